@@ -2,7 +2,9 @@
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
+import httpx
 import openai
 import pytest
 
@@ -275,3 +277,27 @@ def test_a_rule_is_compiled_once_and_its_faults_are_the_clients(client: openai.O
     with pytest.raises(openai.BadRequestError, match="make it simpler"):
         client.completions.create(model="story", prompt="A", max_tokens=3, n=16, extra_body={"response_format": wanted})
     assert made[0] == 1
+
+
+@pytest.mark.parametrize("route", ["completions", "chat/completions"])
+def test_what_no_grammar_can_follow_is_refused_if_strict_and_else_checked_on_the_text(live: tuple, route: str) -> None:
+    numbers = {"type": "array", "items": {"enum": [1, 2]}, "minItems": 2, "maxItems": 2, "uniqueItems": True}
+    asked: dict[str, Any] = {"model": "chatty", "max_tokens": 20}
+    asked |= {"messages": [{"role": "user", "content": "1"}]} if route.startswith("chat") else {"prompt": "1"}
+
+    def post(*, strict: bool | None = None, **more: object) -> httpx.Response:
+        wanted = {"type": "json_schema", "json_schema": {"name": "numbers", "strict": strict, "schema": numbers}}
+        return patient_http.post(f"{live[0]}/v1/{route}", json=asked | {"response_format": wanted} | more)
+
+    refused = post(strict=True)
+    assert (refused.status_code, "uniqueItems" in refused.json()["error"]["message"]) == (400, True)
+    verdicts = set[bool]()
+    for seed in range(12):
+        (choice,) = post(seed=seed, temperature=1.5).json()["choices"]
+        one, other = json.loads(choice["text"] if "text" in choice else choice["message"]["content"])
+        assert choice.get("follows_schema", True) is (one != other)
+        lines = post(seed=seed, temperature=1.5, stream=True).text.splitlines()
+        ends = [part["choices"][0] for part in map(json.loads, (line[6:] for line in lines if line.startswith("data: {")))]
+        assert ends[-1].get("follows_schema", True) is (one != other)
+        verdicts.add(one != other)
+    assert verdicts == {True, False}

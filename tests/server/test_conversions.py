@@ -186,11 +186,6 @@ def test_calls_of_tools_that_take_a_text_are_calls_with_that_text() -> None:
     assert result == {"role": "tool", "tool_call_id": "c1", "name": "apply_patch", "content": "Done."}
 
 
-def test_an_item_that_has_to_be_looked_up_is_refused() -> None:
-    with pytest.raises(ValueError, match="no item_reference: no items are kept; send it"):
-        of_responses([{"type": "item_reference", "id": "x"}])
-
-
 def test_answers_come_back_with_all_that_a_server_may_have_written() -> None:
     content = [{"type": "output_text", "text": "Yes.", "annotations": [], "logprobs": []}, {"type": "refusal", "refusal": " No."}]
     thought = {

@@ -9,6 +9,7 @@ import pytest
 
 import onnx_textgen
 from onnx_textgen import Model
+from onnx_textgen.errors import PromptError
 from onnx_textgen.options.generation_config import GenerationConfig
 from onnx_textgen_server.ollama.schema import ChatRequest, GenerateRequest
 from support import patient_http
@@ -298,3 +299,40 @@ GENERATE_ONLY = ("template", "context", "images", "suffix", "system", "raw")
 )
 def test_every_form_of_think_is_taken(think: object, budget: int | None) -> None:
     assert ChatRequest.model_validate({"think": think}).thinking_inputs("a", thinks=True)["thinking_budget"] == budget
+
+
+def test_the_oldest_messages_of_a_long_chat_are_left_out(client: ollama.Client, chatty: Model) -> None:
+    turns = [{"role": role, "content": f"{number} dogs. " * 8} for number in range(40) for role in ("user", "assistant")]
+    later = {"role": "system", "content": "Be brief."}
+    chat, options = [CHAT[0], *turns, later, USER], {"num_predict": 8, "temperature": 0}
+    found = client.chat("chatty", chat, options=options)
+    fitting = [
+        ids
+        for start in range(len(turns))
+        if (ids := encoded(chatty, [CHAT[0], *turns[start:], later, USER])) is not None and len(ids) + 8 <= 512
+    ]
+    assert (found.prompt_eval_count, found.done_reason) == (len(fitting[0]), "length")
+    assert found.message.content == chatty.generate(fitting[0], max_new_tokens=8, temperature=0).text
+    asked = {"model": "chatty", "messages": chat, "truncate": False}
+    refused = patient_http.post(f"{client._client.base_url}/api/chat", json=asked)
+    assert (refused.status_code, "Shorten it" in refused.json()["error"]) == (400, True)
+    with pytest.raises(ollama.ResponseError, match="Shorten it"):
+        client.chat("chatty", [CHAT[0], {"role": "user", "content": "A dog. " * 400}])
+
+
+def encoded(model: Model, chat: list[dict[str, str]]) -> list[int] | None:
+    """The prompt, or None for one that is too long."""
+    try:
+        return model.encode_chat(chat)
+    except PromptError:
+        return None
+
+
+def test_a_system_message_beside_the_messages_comes_first(live: tuple[str, Any]) -> None:
+    def post(**more: object) -> dict[str, Any]:
+        asked = {"model": "chatty", "stream": False, "options": {"num_predict": 8, "temperature": 0}}
+        answer: dict[str, Any] = patient_http.post(f"{live[0]}/api/chat", json=asked | more).json()
+        return answer
+
+    found, expected = post(messages=[USER], system=CHAT[0]["content"]), post(messages=CHAT)
+    assert (found["message"], found["prompt_eval_count"]) == (expected["message"], expected["prompt_eval_count"])

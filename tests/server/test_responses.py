@@ -227,7 +227,6 @@ def test_an_answer_follows_a_schema(client: openai.OpenAI) -> None:
             {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
             "the models here read text, found a part of the type 'input_image'",
         ),
-        ({"input": [{"type": "item_reference", "id": "x"}]}, "an item should be of the type message, "),
         ({"input": [5]}, "an item should be an object with a type, found 5"),
         (
             {"input": [{"role": "robot", "content": "a"}]},
@@ -238,7 +237,7 @@ def test_an_answer_follows_a_schema(client: openai.OpenAI) -> None:
         ({"tool_choice": "required"}, "tool_choice 'required' needs tools"),
         ({"text": {"format": {"type": "json_schema", "name": "a"}}}, 'text.format of the type json_schema needs a "schema"'),
         ({"background": True}, "background: should be False, found True"),
-        ({"truncation": "auto"}, "truncation: should be 'disabled', found 'auto'"),
+        ({"truncation": "off"}, "truncation: should be 'auto' or 'disabled', found 'off'"),
         ({"include": ["message.output_text.logprobs"]}, "log-probabilities are not returned here"),
         ({"extra_body": {"max_tokens": 5}}, "max_tokens is called max_output_tokens here"),
         ({"extra_body": {"n": 2}}, "there is no parameter 'n' here"),
@@ -260,3 +259,27 @@ def test_what_changes_no_text_is_passed_over(live: tuple) -> None:
     more = {"user": "a", "include": ["reasoning.encrypted_content"], "text": {"verbosity": "low"}, "prompt_cache_key": "a"}
     plain, found = (each.json()["output"][0]["content"] for each in (post(), post(**more, reasoning={"summary": "auto"}, top_k=-1)))
     assert plain == found
+
+
+@pytest.mark.parametrize("reference", [{"type": "item_reference"}, {}])
+def test_a_reference_takes_the_place_of_an_item_that_is_kept(client: openai.OpenAI, reference: dict[str, str]) -> None:
+    asked: dict = {"model": "chatty", "max_output_tokens": 8, "temperature": 0}
+    first = client.responses.create(**asked, input=[USER])
+    (item,) = first.output
+    later = [USER, {**reference, "id": item.id}, USER]
+    found = client.responses.create(**asked, input=later)
+    expected = client.responses.create(**asked, input=[USER, {"role": "assistant", "content": first.output_text}, USER])
+    assert (found.usage.input_tokens, found.output_text) == (expected.usage.input_tokens, expected.output_text)
+    client.responses.delete(first.id)
+    with pytest.raises(openai.NotFoundError, match="its response is not kept"):
+        client.responses.create(**asked, input=later)
+
+
+def test_a_long_conversation_is_shortened_where_the_client_wants_it(client: openai.OpenAI) -> None:
+    turns = [{"role": role, "content": f"{number} dogs. " * 8} for number in range(40) for role in ("user", "assistant")]
+    asked: dict = {"model": "chatty", "input": [*turns, USER], "instructions": "Be kind.", "max_output_tokens": 8, "temperature": 0}
+    with pytest.raises(openai.BadRequestError, match="Shorten it"):
+        client.responses.create(**asked)
+    found = client.responses.create(**asked, truncation="auto")
+    assert found.truncation == "auto"
+    assert 350 < found.usage.input_tokens <= 512 - 8, "as much as fits"

@@ -165,7 +165,9 @@ def test_tools_that_must_not_be_called_are_not_shown_to_the_model(client: openai
     asked: dict[str, Any] = {"model": "caller", "messages": MESSAGES, "max_tokens": 5, "seed": 1}
     plain = client.chat.completions.create(**asked)
     none = client.chat.completions.create(**asked, tools=TOOLS, tool_choice="none")
-    assert none.usage == plain.usage
+    assert none.usage is not None
+    assert plain.usage is not None
+    assert none.usage.prompt_tokens == plain.usage.prompt_tokens
     assert none.choices[0].message.content == plain.choices[0].message.content
 
 
@@ -189,3 +191,35 @@ def test_a_model_that_was_not_trained_to_call_is_told_how(client: openai.OpenAI,
     found = client.chat.completions.create(model="chatty", messages=MESSAGES, tools=stop, tool_choice="required", seed=1)
     assert [call.function.name for call in found.choices[0].message.tool_calls or []] == ["stop"]
     assert "<tool_call>" in chatty.tokenizer.decode(chatty.encode_chat(MESSAGES, tools=stop))
+
+
+@pytest.mark.parametrize("asked", ["auto", {"name": "book"}])
+def test_a_function_of_openais_older_form_is_called_in_that_form(client: openai.OpenAI, asked: Any) -> None:
+    more = {"seed": 1, "reasoning_effort": "none", "max_tokens": 60}
+    today = {"tools": TOOLS, "tool_choice": asked if asked == "auto" else {"type": "function", "function": asked}}
+    older = {"functions": [tool["function"] for tool in TOOLS], "function_call": asked}
+    create: Any = client.chat.completions.create
+    expected = create(model="caller", messages=MESSAGES, parallel_tool_calls=False, **more, **today).choices[0]
+    found = create(model="caller", messages=MESSAGES, **more, **older).choices[0]
+    assert found.message.tool_calls is None
+    chunks = [each.choices[0] for each in create(model="caller", messages=MESSAGES, **more, **older, stream=True)]
+    parts = [each.delta.function_call for each in chunks if each.delta.function_call is not None]
+    if not expected.message.tool_calls:
+        assert (found.message.content, parts, found.finish_reason) == (expected.message.content, [], expected.finish_reason)
+        return
+    called = expected.message.tool_calls[0].function
+    assert (found.finish_reason, chunks[-1].finish_reason) == ("function_call",) * 2
+    assert (found.message.function_call.name, found.message.function_call.arguments) == (called.name, called.arguments)
+    assert [part.name for part in parts if part.name] == [called.name]
+    assert "".join(part.arguments for part in parts) == called.arguments
+    history = [*MESSAGES, found.message.model_dump(exclude_none=True), {"role": "function", "name": "book", "content": "Done."}]
+    assert create(model="caller", messages=history, **more, **older).choices
+
+
+def test_think_is_a_switch_of_thinking(client: openai.OpenAI) -> None:
+    def tokens(**how: object) -> int:
+        found = client.chat.completions.create(model="caller", messages=MESSAGES, max_tokens=1, extra_body=how)
+        assert found.usage is not None
+        return found.usage.prompt_tokens
+
+    assert tokens(think=False) == tokens(reasoning_effort="none") < tokens() == tokens(think=True) == tokens(think="low")

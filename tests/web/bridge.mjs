@@ -7,6 +7,8 @@ import { createReadStream } from "node:fs";
 import { access, readFile } from "node:fs/promises";
 import { createInterface } from "node:readline";
 import { Readable } from "node:stream";
+import { fitted } from "./textgen/chat/fitting.js";
+import { readable } from "./textgen/chat/parts.js";
 import { canonicalJson } from "./textgen/package/canonical_json.js";
 import { truncate } from "./textgen/sampling/draw.js";
 import { float16ToFloat32 } from "./textgen/inference/float16.js";
@@ -68,6 +70,15 @@ const functions = {
     }),
   render: (template, messages, inputs) =>
     textgen.renderChat(jinja, template, messages, { ...inputs, ...(inputs.now ? { now: new Date(inputs.now) } : {}) }),
+  /** Each chat as a template writes it that may refuse the order of its messages, or the error. */
+  fitted: (template, chats) =>
+    chats.map((messages) => {
+      try {
+        return fitted((order, tools) => textgen.renderChat(jinja, template, order, { tools }), readable(messages));
+      } catch (error) {
+        return error.name;
+      }
+    }),
   /** The text of a chat, and its ids, if what messages contain is plain text. */
   plain: (handle, template, messages) => {
     const render = (marked, inputs) => textgen.renderChat(jinja, template, marked, inputs);

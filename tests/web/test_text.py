@@ -11,15 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from onnx_textgen.chat.fitting import fitted
+from onnx_textgen.chat.parts import readable, text_of
 from onnx_textgen.chat.plain_content import PlainContent
 from onnx_textgen.errors import TemplateError
 from onnx_textgen.text.chat_template import render_chat
+from onnx_textgen.text.refused import RefusedError
 from onnx_textgen.text.stop_strings import StopMatcher
 from onnx_textgen.text.stream_decoder import StreamDecoder
 from onnx_textgen.text.tokenizer import TextTokenizer
 from support.added_tokens import with_added_tokens
 from support.examples import examples
 from support.node import Node, NodeError
+from support.orders_of_messages import CALL, HISTORIES, ODD_CONTENTS, ORDERS, PICKY, REFUSE, RESULT, WRITE, messages_of
 
 ROOT = Path(__file__).resolve().parents[2]
 HARD = [
@@ -149,7 +153,7 @@ def test_real_templates_render_what_transformers_renders_byte_for_byte_or_refuse
         else:
             with pytest.raises(NodeError, match=unknown or "the chat template") as caught:
                 node.call("render", template, context["messages"], inputs)
-            assert caught.value.kind == "TemplateError"
+            assert caught.value.kind in ("RefusedError", "TemplateError")
             counts["refused"] += 1
     assert counts["same"] > 30 and counts["refused"] > 8
 
@@ -244,3 +248,34 @@ def test_dates_are_written_in_english_as_python_writes_them(node: Node) -> None:
     fields = "%Y %y %m %d %e %B %b %A %a %H %I %M %S %p %-d %-m %-H %%"
     for when in (datetime.datetime(2026, 1, 4, 0, 5, 9), datetime.datetime(2027, 12, 31, 23, 59, 58), NOW):
         assert node.call("strftime", fields, when.isoformat()) == when.strftime(fields)
+
+
+@pytest.mark.parametrize("asked", PICKY)
+def test_every_order_of_roles_is_written_as_python_writes_it(node: Node, asked: str) -> None:
+    def write(messages: Any, /, *, tools: object) -> str:
+        if not PICKY[asked][0](messages):
+            raise RefusedError(asked)
+        return render_chat(WRITE, messages, bos_token=None, eos_token=None)
+
+    chats = [messages_of(order) for order in ORDERS[:: 1 if asked.startswith("turns") else 3]]
+    expected = [fitted(write, readable(chat)) for chat in chats]
+    assert node.call("fitted", PICKY[asked][1], chats) == expected
+
+
+@pytest.mark.parametrize(
+    "template", [WRITE, PICKY["turns alone"][1], WRITE.replace("<{{ m.role", "<{{ m.tool_call_id }}{{ m.role")]
+)
+def test_histories_and_contents_of_every_form_are_read_as_python_reads_them(node: Node, template: str) -> None:
+    asked = {"role": "user", "content": "So?"}
+    chats = [*HISTORIES.values()]
+    chats += [[{"role": role, "content": content}, asked] for content in ODD_CONTENTS.values() for role in ("assistant", "tool")]
+    chats += [[{"role": "user", "content": content}, CALL, RESULT, asked] for content in ODD_CONTENTS.values()]
+
+    def shown(chat: list[dict[str, Any]]) -> str:
+        texts = [{**message, "content": text_of(message["content"])} for message in readable(chat)]
+        write = functools.partial(render_chat, template, bos_token=None, eos_token=None)
+        return fitted(write, texts)
+
+    assert node.call("fitted", template, chats) == [shown(chat) for chat in chats]
+    assert node.call("fitted", template, [[{"role": "user", "content": [{"type": "image"}]}]]) == ["TemplateError"]
+    assert node.call("fitted", REFUSE, [[asked]]) == ["RefusedError"]

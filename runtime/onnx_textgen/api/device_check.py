@@ -2,7 +2,7 @@
 
 A device has other kernels for many tokens than for few, and they depend on the GPU and its driver. A wrong one raises no error: of
 WebGPU 0.4.0, attention over 32 tokens or more is wrong on a GPU whose subgroups have four lanes; CUDA reads the experts of packages
-that version 0.2 made in an order of its own. Kernels that are right differ by their rounding.
+that version 0.2 made in its own order. Kernels that are right differ by their rounding.
 """
 
 from __future__ import annotations

@@ -15,11 +15,10 @@ from typing import Any
 from ..answers.tools import Tool
 from ..derivation.answer_form import CALL_ID, NUMBER, CallForm, TextForm, in_quotes
 from ..errors import OptionError
+from ..sampling.grammar import WIDER
 
 PYTHON_STYLE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """JSON as Python's `json.dumps` and the `tojson` of templates write it: what models were trained on."""
-WIDER = {"coerce_one_of": True, "lenient": True}
-"""What llguidance leaves out of a schema that need not be followed to the letter: the text may then say more, and never less."""
 MOST_CALLS = 16
 """Most calls of one answer: a small model would repeat a call without end."""
 MARK = "placeoftheargument"
@@ -41,16 +40,19 @@ def grammar_of_calls(
     required: bool,
     parallel: bool,
     schema: Mapping[str, Any] | None = None,
+    is_strict: bool = False,
     text: TextForm | None = None,
     eos_ids: Collection[int] = (),
 ) -> str:
     """The grammar of an answer that may call `tools`, or with `required` has to.
 
     `parallel`: whether it may have several calls; `schema`: what an answer without calls has to follow, after the mark of
-    `text`. `eos_ids`: the ids that end an answer, also where the form has them. Raises `OptionError` for what no grammar expresses.
+    `text`, and `is_strict`: all of it. `eos_ids`: the ids that end an answer, also where the form has them. Raises `OptionError`
+    for what no grammar expresses.
     """
     writer = Writer(tools, form, split, eos_ids)
-    return writer.grammar(required=required, parallel=parallel and form.several, schema=schema, text=text or TextForm(""))
+    rule = None if schema is None else json_rule(schema, {} if is_strict else WIDER)
+    return writer.grammar(required=required, parallel=parallel and form.several, rule=rule, text=text or TextForm(""))
 
 
 class Writer:
@@ -61,7 +63,7 @@ class Writer:
         self.split = functools.cache(split)  # the same few texts surround each argument of each tool
         self.rules: list[str] = []
 
-    def grammar(self, *, required: bool, parallel: bool, schema: Mapping[str, Any] | None, text: TextForm) -> str:
+    def grammar(self, *, required: bool, parallel: bool, rule: str | None, text: TextForm) -> str:
         """See `grammar_of_calls`."""
         form = self.form
         is_list = form.kind in ("list", "python")
@@ -75,8 +77,8 @@ class Writer:
         self.rules.append(f"calls: call{more} {self.text(self.before_eos(ending))}")
         if required:
             start = [f"start: SPACE {self.text(opening)} calls"]
-        elif schema is not None:
-            start = [f"start: SPACE ({self.text(opening)} calls | {self.text(text.open)} {json_rule(schema)})"]
+        elif rule is not None:
+            start = [f"start: SPACE ({self.text(opening)} calls | {self.text(text.open)} {rule})"]
         else:
             start = self.optional(opening)
         return "\n".join([*start, *self.rules, TEXT, SPACE, *TERMINALS, ""])

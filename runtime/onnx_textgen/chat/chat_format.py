@@ -197,6 +197,7 @@ class Turn:
         schema = None if config.json_schema is None else json.loads(config.json_schema)
         split = self.format.tokenizer.split_at_control_tokens
         how: dict[str, Any] = {"required": self.required, "parallel": self.parallel, "schema": schema}
+        how["is_strict"] = config.strict_schema
         how |= {"text": self.format.text, "eos_ids": self.format.tokenizer.eos_ids}
         try:
             return rules.compiled("tools", grammar_of_calls(self.tools, form, split, **how))

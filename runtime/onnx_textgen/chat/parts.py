@@ -15,6 +15,8 @@ THOUGHTS = ("thinking", "redacted_thinking", "reasoning", "reasoning_text", "sum
 """Types of parts that are no text of an answer, and that a template may read."""
 TODAYS_ROLES = {"developer": "system", "function": "tool"}
 """Templates know OpenAI's newer and older roles by these names."""
+CALL_ID = "call{:05}"
+"""Of a call in OpenAI's older form, which has no id, by the place of its message; its result is in the next one."""
 KIND = re.compile(r"[\w-]{1,64}")
 Message = Mapping[str, Any]
 
@@ -64,6 +66,8 @@ def as_part(part: object) -> Mapping[str, Any]:
 def readable(messages: Sequence[Message]) -> list[Message]:
     """Messages of the roles that templates know, whose contents are text, or parts with text; a missing content is empty.
 
+    A `function_call`, OpenAI's older form, becomes one of `tool_calls`.
+
     Other parts (images, sounds, files) of earlier messages and of a tool's results become a short text that names them, with one
     line in the log. Raises `TemplateError` for one in the last message of a user that no answer follows: it is what is asked about.
     """
@@ -72,8 +76,14 @@ def readable(messages: Sequence[Message]) -> list[Message]:
     for place, given in enumerate(messages):
         content, role = given.get("content"), given.get("role")
         message = {**given, "content": "" if content is None else content}
+        if "function_call" in message:
+            called = message.pop("function_call")
+            if called and not message.get("tool_calls"):
+                message["tool_calls"] = [{"id": CALL_ID.format(place), "type": "function", "function": called}]
         if isinstance(role, str) and role in TODAYS_ROLES:
             message["role"] = TODAYS_ROLES[role]
+        if role == "function":
+            message.setdefault("tool_call_id", CALL_ID.format(place - 1))
         parts = content if isinstance(content, list | tuple) else ()
         unread = [part for part in parts if not is_read(part)]
         if unread:

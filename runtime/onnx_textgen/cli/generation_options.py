@@ -63,6 +63,7 @@ OPTIONS: Mapping[str, Spec] = {
     "draft_verification": Spec(str, "WHAT", "How drafts are verified: exact, or fast, which may change a text."),
     "loop_guard": Spec(str, "WHAT", "When the text repeats in a loop: off, stop, penalise or resample."),
     "json_schema": Spec(Path, "FILE", "Write JSON that follows this schema."),
+    "strict_schema": Spec(bool, None, "Refuse a schema of which no grammar can follow all."),
     "regex": Spec(str, "REGEX", "Write text that matches this regular expression."),
     "grammar": Spec(Path, "FILE", "Write text that follows this grammar, in Lark's notation."),
     "adapter": Spec(str, "NAME", "Generate with this LoRA adapter of the package; info lists them."),

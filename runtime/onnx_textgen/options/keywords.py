@@ -98,6 +98,8 @@ class Options(TypedDict, total=False):
     """If the text repeats in a loop: end it, exclude the token that would continue the loop, or draw that token again."""
     json_schema: str | Mapping[str, Any] | None
     """The text is JSON that follows this schema."""
+    strict_schema: bool | None
+    """Refuse a `json_schema` with keywords that no grammar can follow; otherwise they have no effect, with a warning in the log."""
     regex: str | None
     """The text matches this regular expression."""
     grammar: str | None

@@ -27,6 +27,7 @@ NEEDS: Mapping[str, tuple[Callable[[GenerationConfig], bool], str]] = {
         lambda config: config.prompt_lookup_num_tokens > 0 or config.num_assistant_tokens > 0,
         "prompt_lookup_num_tokens or num_assistant_tokens above 0",
     ),
+    "strict_schema": (lambda config: config.json_schema is not None, "json_schema"),
     "length_penalty": (lambda config: config.num_beams > 1, "num_beams above 1"),
     "early_stopping": (lambda config: config.num_beams > 1, "num_beams above 1"),
 }
@@ -95,6 +96,7 @@ OFF: Mapping[str, tuple[Any, ...]] = {
     **dict.fromkeys(DRAFTS, (0,)),
     "length_penalty": (1,),
     "early_stopping": (False,),
+    "strict_schema": (False,),
     "loop_guard": ("off",),
     "draft_verification": ("exact",),
 }

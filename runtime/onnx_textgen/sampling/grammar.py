@@ -6,9 +6,11 @@ the rest of the chain, so the text follows the rule whatever the model prefers.
 
 from __future__ import annotations
 
+import functools
+import json
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 RULES = ("json_schema", "regex", "grammar")
 INSTALL = 'pip install "onnx-textgen[grammar]"'
+WIDER = {"coerce_one_of": True, "lenient": True}
+"""What llguidance leaves out of a schema that need not be followed to the letter: the text may then say more, and never less."""
 LIMITS: dict[str, Any] = {
     "initial_lexer_fuel": 200_000,
     "step_lexer_fuel": 20_000,
@@ -51,7 +55,7 @@ class Rules:
         self.tokenizer, self.vocab_size, self.eos_ids = tokenizer, vocab_size, tuple(eos_ids)
         self._lock = threading.Lock()
         self._vocabulary: Any = None
-        self._kept: OrderedDict[tuple[str, str], Any] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, str, bool], Any] = OrderedDict()
         """Matchers at the beginning of a text, least recently used first, and errors of rules that were refused.
 
         Compiling a large schema takes a second, and so does finding out that it is too large.
@@ -62,27 +66,34 @@ class Rules:
         given = [name for name in RULES if getattr(config, name) is not None]
         if not given:
             return None
-        return self.compiled(given[0], getattr(config, given[0]))
+        return self.compiled(given[0], getattr(config, given[0]), is_strict=config.strict_schema)
 
-    def compiled(self, name: str, rule: str) -> Constraint:
-        """The constraint of one of `RULES`, or of `tools`: a grammar of calls, with schemas in it. Raises `OptionError`."""
+    def compiled(self, name: str, rule: str, *, is_strict: bool = False) -> Constraint:
+        """The constraint of one of `RULES`, or of `tools`: a grammar of calls, with schemas in it. Raises `OptionError`.
+
+        `is_strict`: refuse a JSON Schema with keywords that no grammar can follow.
+        """
+        key = (name, rule, is_strict)
         with self._lock:
-            kept = self._kept.pop((name, rule), None) or self.matcher_or_error(name, rule)
-            self._kept[name, rule] = kept
+            kept = self._kept.pop(key, None) or self.matcher_or_error(*key)
+            self._kept[key] = kept
             while len(self._kept) > MOST_KEPT:
                 self._kept.popitem(last=False)
             if isinstance(kept, OptionError):
                 raise OptionError(str(kept))
-            return Constraint(kept.deep_copy(), name, self.vocabulary(name).vocab_size - 1)
+            made = Constraint(kept.deep_copy(), name, self.vocabulary(name).vocab_size - 1)
+            if name == "json_schema" and self.tokenizer is not None and kept.get_grammar_warnings():
+                made.checked = functools.partial(follows_schema, self.tokenizer, rule)
+            return made
 
-    def matcher_or_error(self, name: str, rule: str) -> Any:  # noqa: ANN401 - llguidance's LLMatcher, or an OptionError
+    def matcher_or_error(self, name: str, rule: str, is_strict: bool) -> Any:  # noqa: ANN401 - llguidance's LLMatcher, or an OptionError
         """The matcher of a rule, or why it is refused."""
         try:
-            return self.matcher(name, rule)
+            return self.matcher(name, rule, is_strict)
         except OptionError as error:
             return error
 
-    def matcher(self, name: str, rule: str) -> Any:  # noqa: ANN401 - llguidance's LLMatcher
+    def matcher(self, name: str, rule: str, is_strict: bool) -> Any:  # noqa: ANN401 - llguidance's LLMatcher
         """Compile a rule to a matcher at the beginning of a text."""
         if (count := rule.count(MARKS[name]) if name in MARKS else 0) > MOST_RULES:
             what = "rules" if name == "grammar" else "references"
@@ -96,7 +107,8 @@ class Rules:
         try:
             if name == "json_schema":
                 # Any amount of white space is valid JSON: a model could write white space without end.
-                made = LLMatcher.grammar_from_json_schema(rule, defaults={"whitespace_flexible": False})
+                how: Any = {"whitespace_flexible": False, **({} if is_strict else WIDER)}
+                made = LLMatcher.grammar_from_json_schema(rule, defaults=how)
             else:
                 made = LLMatcher.grammar_from_regex(rule) if name == "regex" else LLMatcher.grammar_from_lark(rule)
             matcher = LLMatcher(vocabulary, made, log_level=0, limits=LLParserLimits(**LIMITS, verbose_errors=False))
@@ -134,11 +146,14 @@ class Constraint:
         self.matcher, self.name, self.vocab_size = matcher, name, vocab_size
         self.bits = np.zeros((1, -(-(vocab_size + 1) // 32)), np.int32)
         self.ceilings = np.empty((self.bits.nbytes, 8), np.float32)
+        self.checked: Callable[[Sequence[int]], bool] | None = None
+        """Whether a text follows what the matcher cannot, if there is such."""
+        self.token_ids = list[int]()
 
     @property
     def is_satisfied(self) -> bool:
         """Whether the text so far is complete under the rule."""
-        return bool(self.matcher.is_accepting())
+        return bool(self.matcher.is_accepting()) and (self.checked is None or self.checked(self.token_ids))
 
     @property
     def is_done(self) -> bool:
@@ -161,6 +176,8 @@ class Constraint:
         """Advance by a token that was allowed."""
         self.matcher.consume_token(token_id)
         self.check()
+        if self.checked is not None:
+            self.token_ids.append(token_id)
 
     def forced(self) -> list[int]:
         """The tokens that must come next, as the tokenizer encodes them; often none."""
@@ -170,12 +187,24 @@ class Constraint:
 
     def fork(self) -> Constraint:
         """A copy for another text with the same beginning."""
-        return Constraint(self.matcher.deep_copy(), self.name, self.vocab_size)
+        other = Constraint(self.matcher.deep_copy(), self.name, self.vocab_size)
+        other.checked, other.token_ids = self.checked, [*self.token_ids]
+        return other
 
     def check(self) -> None:
         """Raise `RuleError` if the rule cannot be followed any further, for example because it costs more than `LIMITS`."""
         if self.matcher.is_error():
             raise RuleError(f"the {self.name} cannot be followed further: {reason_in(self.matcher.get_error())}; make it simpler")
+
+
+def follows_schema(tokenizer: TextTokenizer, schema: str, token_ids: Sequence[int]) -> bool:
+    """Return whether a text of the grammar follows all of the schema."""
+    from .schema_check import follows  # noqa: PLC0415 - imports regex, which only such texts need
+
+    try:
+        return follows(json.loads(tokenizer.decode(token_ids)), json.loads(schema))
+    except (ValueError, RecursionError):
+        return False
 
 
 def reason_in(error: str) -> str:

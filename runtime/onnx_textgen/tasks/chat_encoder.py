@@ -64,11 +64,12 @@ class ChatEncoder:
         tool_choice: ToolChoice | Mapping[str, Any] | None = None,
         parallel_tool_calls: bool | None = None,
         thinking_budget: int | None = None,
+        new_tokens: int = 1,
         **inputs: Unpack[TemplateInputs],
     ) -> Turn:
         """The next answer of a chat, ready to be generated; raises as `encode` does, and `OptionError`.
 
-        With the choice "none" the model is not shown the tools.
+        With the choice "none" the model is not shown the tools. `new_tokens`: those for which the context needs space.
         """
         check_messages(messages)
         messages, continues = readable(messages), bool(continue_final_message)
@@ -82,7 +83,7 @@ class ChatEncoder:
                 before = render(messages[:-1] if continues else messages, begins=False, continues=False)
         return Turn(
             self.opened.chat_format,
-            self.encoder.encode(prompt.encode(self.opened.tokenizer)),
+            self.encoder.encode(prompt.encode(self.opened.tokenizer), new_tokens=new_tokens),
             self.opened.chat_format.prefix(prompt.marked, before.marked).replace(prompt.mark, "") if begins or continues else "",
             tools=chosen,
             required=required,

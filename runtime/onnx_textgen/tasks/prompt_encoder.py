@@ -10,7 +10,7 @@ from ..inference.scoring import split_pair
 from ..options.checks import shown
 from ..options.generation_config import GenerationConfig
 from ..text.languages import Languages
-from ..text.prompts import Prompt, check_characters, check_vocabulary, read_token_ids
+from ..text.prompts import LongPromptError, Prompt, check_characters, check_vocabulary, read_token_ids
 from .open_model import OpenModel
 
 
@@ -40,7 +40,7 @@ class PromptEncoder:
         check_vocabulary(ids, self.vocab_size)
         if len(ids) + new_tokens > self.context_length and not any_length:
             most = self.context_length - new_tokens
-            raise PromptError(f"the prompt has {len(ids):,} tokens; this model takes {most:,} at most. Shorten it")
+            raise LongPromptError(f"the prompt has {len(ids):,} tokens; this model takes {most:,} at most. Shorten it")
         return ids
 
     def encode_source(self, source: Prompt, language: str | None = None) -> list[int]:

@@ -58,10 +58,14 @@ def read_token_ids(prompt: object) -> list[int]:
     return [operator.index(item) for item in items]  # type: ignore[arg-type]
 
 
+class LongPromptError(PromptError):
+    """A prompt that is longer than the model's context."""
+
+
 def check_characters(text: str, tokens: int) -> None:
     """Raise `PromptError` for a text that is too long for any tokenizer; `tokens`: what the model takes."""
     if len(text) > tokens * CHARACTERS_PER_TOKEN:
-        raise PromptError(f"the prompt has {len(text):,} characters; this model takes {tokens:,} tokens. Shorten it")
+        raise LongPromptError(f"the prompt has {len(text):,} characters; this model takes {tokens:,} tokens. Shorten it")
 
 
 def check_vocabulary(ids: Sequence[int], vocab_size: int) -> None:

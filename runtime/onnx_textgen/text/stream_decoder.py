@@ -16,11 +16,10 @@ class StreamDecoder:
     """Decodes ids one by one: the results of all pushes and the flush, joined, are exactly `decode` of all ids.
 
     `push` returns only text that no later id can change, and never part of a character. A token's text can depend on the
-    beginning of the text (a leading space is removed) and, for byte tokens, on their neighbours, but on nothing else. So new ids
-    are decoded together with the first ids of the text only, and the cost of a token does not grow with the text.
+    beginning of the text (a leading space is removed) and, for byte tokens, on the rest of their character, but on nothing else.
+    So new ids are decoded together with the first ids of the text only, and the cost of a token does not grow with the text.
 
-    The library decodes a run of byte tokens (`<0xE2><0x82>...`) as one string, either all characters or all U+FFFD, so its text
-    is returned when the run ends. If the kind of the tokenizer's decoder is unknown, `flush` returns the whole text.
+    If the kind of the tokenizer's decoder is unknown, `flush` returns the whole text.
     """
 
     __slots__ = ("_held", "_shown", "_start", "_tokenizer", "_utf8")
@@ -28,7 +27,9 @@ class StreamDecoder:
     def __init__(self, tokenizer: TextTokenizer, *, after: Sequence[int] = ()) -> None:
         """`after`: the ids before the first pushed one, such as the prompt's; without them the text loses a leading space."""
         self._tokenizer = tokenizer
-        self._utf8 = codecs.getincrementaldecoder("utf-8")("replace")
+        self._utf8 = codecs.getincrementaldecoder("utf-8")(
+            "surrogateescape" if tokenizer.streaming is Streaming.RUNS else "replace"
+        )
         self._start: list[int] = []  # the first ids of the text, up to the first that has characters
         self._shown = 0  # characters of their text
         self._held: list[int] = []
@@ -49,20 +50,27 @@ class StreamDecoder:
             before, self._start = self._start, [token_id]
             return self._tokenizer.decode([*before, token_id])[len(self._tokenizer.decode(before)) :]
         self._held.append(token_id)
-        if streaming is Streaming.WHOLE or (streaming is Streaming.RUNS and BYTE_TOKEN.fullmatch(token)):
+        if streaming is Streaming.WHOLE:
             return ""
+        if streaming is Streaming.RUNS and BYTE_TOKEN.fullmatch(token):
+            self._utf8.decode(self._tokenizer.piece_bytes(token_id))
+            return self._release(unfinished=len(self._utf8.getstate()[0]))
+        self._utf8.reset()
         return self._release()
 
     def flush(self) -> str:
         """Return the rest of the text after the last id; an unfinished character becomes U+FFFD."""
-        return self._release() + self._utf8.decode(b"", final=True)
+        text = self._release()
+        return text if self._tokenizer.streaming is Streaming.RUNS else text + self._utf8.decode(b"", final=True)
 
-    def _release(self) -> str:
-        if not self._held:
+    def _release(self, *, unfinished: int = 0) -> str:
+        """The text of what is held, without the last ids, which begin a character."""
+        end = len(self._held) - unfinished
+        released, self._held = self._held[:end], self._held[end:]
+        if not released:
             return ""
-        ids = self._start + self._held
+        ids = self._start + released
         text = self._tokenizer.decode(ids)[self._shown :]
         if not self._shown:
             self._start, self._shown = ids, len(text)
-        self._held = []
         return text

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import itertools
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -28,6 +28,7 @@ from .tokenizer_json import (
     vocabulary_ids,
 )
 
+REPLACEMENT = "\ufffd"
 MAX_FILE_BYTES = 64 * 2**20
 DEEPEST_BEGINNINGS = 40
 """Common beginnings within one another; `re` nests its groups no deeper than some hundred."""
@@ -68,6 +69,21 @@ def any_of(tokens: Iterable[str], depth: int = 0) -> str:
     rests = [token[len(shared) :] for token in found if token != shared]
     longer = "|".join(any_of(group, depth + 1) for _, group in itertools.groupby(rests, key=lambda rest: rest[0]))
     return re.escape(shared) + (f"(?:{longer})" if longer else "") + ("?" if longer and found[0] == shared else "")
+
+
+def without_odd_bytes(tokens: Iterable[str]) -> Iterator[str]:
+    """Tokens with U+FFFD for each byte token that belongs to no character.
+
+    >>> [*without_odd_bytes(["a", "<0x0A>", "<0xE2>", "b"])]
+    ['a', '<0x0A>', '�', 'b']
+    """
+    for is_byte, run in itertools.groupby(tokens, key=lambda token: BYTE_TOKEN.fullmatch(token) is not None):
+        if not is_byte:
+            yield from run
+            continue
+        for character in bytes(int(token[3:5], 16) for token in run).decode("utf-8", "surrogateescape"):
+            is_odd = "\udc80" <= character <= "\udcff"
+            yield from [REPLACEMENT] if is_odd else (f"<0x{byte:02X}>" for byte in character.encode())
 
 
 class TextTokenizer:
@@ -164,13 +180,19 @@ class TextTokenizer:
             return [token_id for token_id, (start, end) in zip(ids, found.offsets, strict=True) if text[start:end] != without]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Decode `ids` to text without special tokens; bytes that are not UTF-8 become U+FFFD, and unknown ids are left out."""
+        """Decode `ids` to text without special tokens; bytes that are not UTF-8 become U+FFFD, and unknown ids are left out.
+
+        The library makes U+FFFD of all byte tokens of a run (`<0x0A><0xE2>`) if one is not UTF-8; here it is that one alone.
+        """
         visible = [token_id for token_id in ids if token_id not in self._hidden]
         if self._byte_of_character and not self._added_ids.isdisjoint(visible):  # whose text the library takes for bytes
             tokens = (self._token(token_id) for token_id in visible)
             return b"".join(self.token_bytes(token) for token in tokens if token is not None).decode("utf-8", "replace")
         with tokenizer_errors("these ids"):
             text: str = self._tokenizer.decode(visible, skip_special_tokens=False)
+            if self.streaming is Streaming.RUNS and REPLACEMENT in text:
+                tokens = (self._token(token_id) for token_id in visible)
+                text = self._tokenizer.decoder.decode([*without_odd_bytes(token for token in tokens if token is not None)])
         return text
 
     def piece(self, token_id: int) -> str:

@@ -23,7 +23,7 @@ class Streaming(Enum):
     BYTES = "the token's bytes; only the last character may be unfinished"
     TOKENS = "the tokens before it"
     NEXT = "the token before it; a space between both is certain with the second"
-    RUNS = "the whole run of byte tokens, which is UTF-8 or not"
+    RUNS = "the tokens before it, and for a byte token, the rest of its character"
     WHOLE = "all tokens"
 
 

@@ -14,16 +14,10 @@ from onnx_textgen.errors import OptionError
 from onnx_textgen.options.checks import shown
 
 from ..openai.schema import Effort
-from ..requests.body import Body, Request
+from ..requests.body import IGNORED, Body, Request
 from ..requests.parameters import read_parameters, set_options, whole_numbers
 from ..requests.thinking import thinking_inputs
 
-IGNORED_OPTIONS = frozenset(
-    {
-        *("f16_kv", "logits_all", "low_vram", "main_gpu", "num_batch", "num_ctx", "num_gpu", "num_keep", "num_thread", "numa"),
-        *("embedding_only", "penalize_newline", "repeat_last_n", "tfs_z", "use_mlock", "use_mmap", "vocab_only"),
-    }
-)
 RENAMED_OPTIONS = {"max_new_tokens": "num_predict", "repetition_penalty": "repeat_penalty", "json_schema": "format"}
 MAX_MESSAGES = 4096
 UNLOAD = (0, "0", "0s", "0m")
@@ -84,9 +78,10 @@ class TextRequest(Request):
     """Whether the model thinks, or how long."""
     keep_alive: Any = None
     """Has no effect but on the `done_reason` of a request that has nothing to answer."""
-    truncate: bool | None = None
-    """Has no effect, as the next one: a prompt that is longer than the context is refused."""
+    truncate: bool = True
+    """Whether the oldest messages of a chat that is longer than the context are left out."""
     shift: bool | None = None
+    """Has no effect: a text ends with the context."""
     logprobs: Literal[False] | None = None
     top_logprobs: Any = None
     """Has no effect without log-probabilities, which this wire format does not have here."""
@@ -114,12 +109,11 @@ class TextRequest(Request):
             raise OptionError(f"num_predict should be a whole number, found {shown(most)}")
         options = {
             "max_new_tokens": context_length if most is None or most < 0 else most,
-            "repetition_penalty": given.pop("repeat_penalty", None),
             "stop": given.pop("stop", None) or None,
             "json_schema": {"type": "object"} if self.format == "json" else self.format or None,
             "adapter": self.adapter,
         }
-        return set_options(options | read_parameters(given, renamed=RENAMED_OPTIONS, ignored=IGNORED_OPTIONS))
+        return set_options(options | read_parameters(given, renamed=RENAMED_OPTIONS, ignored=IGNORED))
 
 
 class ChatRequest(TextRequest):
@@ -127,6 +121,8 @@ class ChatRequest(TextRequest):
 
     messages: Annotated[list[Message], Field(max_length=MAX_MESSAGES)] = Field(default_factory=list)
     tools: list[dict[str, Any]] | None = None
+    system: str | None = None
+    """A first system message, as Open WebUI sends it."""
 
 
 def refuse_template(given: str | None) -> None:

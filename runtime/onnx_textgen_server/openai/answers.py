@@ -20,16 +20,17 @@ ENDINGS: dict[FinishReason, str] = {"eos": "stop", "stop": "stop", "loop": "stop
 Alternatives = Sequence[Sequence[Alternative]]
 
 
-def ending(reason: FinishReason | None, *, calls: int = 0) -> dict[str, str | None]:
+def ending(reason: FinishReason | None, *, calls: int = 0, follows_rule: bool | None = None) -> dict[str, Any]:
     """The fields of a choice that say why a text ended; `finish_reason` is None until then. `calls`: tool calls in the text.
 
     OpenAI has no `finish_reason` for a text that a deadline or the server's end cut off. It is `length`, and `stop_reason`, which
-    vLLM's answers have too, says more.
+    vLLM's answers have too, says more. `follows_schema` is false for a text that ended and does not follow all of its schema.
     """
     if reason is None:
         return {"finish_reason": None}
     finish = "tool_calls" if calls and reason in ENDINGS else ENDINGS.get(reason, "length")
-    return {"finish_reason": finish, **({"stop_reason": reason} if reason in ENDED_EARLY else {})}
+    more: dict[str, Any] = {"stop_reason": reason} if reason in ENDED_EARLY else {}
+    return {"finish_reason": finish, **more, **({"follows_schema": False} if finish == "stop" and follows_rule is False else {})}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

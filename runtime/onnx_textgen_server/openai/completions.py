@@ -72,7 +72,9 @@ class Completion:
         for group, beginning, score in zip(groups, self.beginnings, scores, strict=True):
             for each in best_drawn(group, self.texts, compares=body.best_of is not None):
                 choice = {"text": beginning + each.text, "logprobs": self.logprobs(each, score)}
-                choices.append({"index": len(choices), **choice, **ending(each.finish_reason or "length")})
+                choices.append(
+                    {"index": len(choices), **choice, **ending(each.finish_reason or "length", follows_rule=each.follows_rule)}
+                )
         return self.envelope.wrap(choices, usage=usage(job))
 
     async def score(self, continuation: Continuation) -> Score | None:
@@ -102,7 +104,8 @@ class Completion:
         offsets = [TextOffsets(self.model, each.prompt_ids) for each in self.job.continuations]
 
         def event(index: int, text: str, logprobs: dict[str, Any] | None = None, chunk: Chunk | None = None) -> dict[str, Any]:
-            choice = {"index": index, "text": text, "logprobs": logprobs, **ending(None if chunk is None else chunk.finish_reason)}
+            reason = ending(None) if chunk is None else ending(chunk.finish_reason, follows_rule=chunk.follows_rule)
+            choice = {"index": index, "text": text, "logprobs": logprobs, **reason}
             return self.envelope.wrap([choice], is_chunk=True)
 
         def logprobs_of(index: int, chunk: Chunk) -> dict[str, Any] | None:

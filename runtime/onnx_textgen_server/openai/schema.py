@@ -72,6 +72,7 @@ class JSONSchema(Body):
 
     model_config = ConfigDict(extra="ignore", populate_by_name=True)
     json_schema: dict[str, Any] = Field(alias="schema")
+    strict: bool | None = None
 
 
 class ResponseFormat(Body):
@@ -108,6 +109,8 @@ class GenerationRequest(Request):
         """Options for `GenerationConfig`; raises `OptionError` for an unknown parameter."""
         options = {name: getattr(self, name) for name in ("temperature", "top_p", "presence_penalty", "frequency_penalty")}
         options |= {"stop": self.stop, "max_new_tokens": max_new_tokens, "json_schema": self.requested_schema()}
+        if self.response_format is not None and self.response_format.type == "json_schema" and self.response_format.json_schema:
+            options["strict_schema"] = self.response_format.json_schema.strict
         options |= {"logit_bias": read_biases(self.logit_bias), "adapter": self.adapter}
         more, own = (self.model_extra or {}) | {"seed": self.seed}, names_of(type(self))
         return set_options(options | read_parameters(more, renamed=RENAMED_FIELDS, own=own))
@@ -198,8 +201,14 @@ class ChatRequest(GenerationRequest, ChatInputs):
     messages: Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES)]
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
+    functions: list[dict[str, Any]] | None = None
+    """OpenAI's older form of `tools`, of which one is called at a time."""
+    function_call: str | dict[str, Any] | None = None
+    """OpenAI's older form of `tool_choice`."""
     reasoning_effort: Effort | None = None
     """How long the model thinks; without effect if it does not think."""
+    think: bool | Effort | None = None
+    """Ollama's name for it, which Open WebUI sends to any server."""
     thinking_budget: Count | None = None
     """Most tokens of thinking."""
     max_tokens: MostTokens = None
@@ -210,13 +219,17 @@ class ChatRequest(GenerationRequest, ChatInputs):
     def turn_inputs(self, *, thinks: bool) -> dict[str, Any]:
         """The arguments of `ChatEncoder.turn`; `thinks`: whether the model thinks."""
         inputs = self.template_inputs()
-        tools, choice = allowed_tools(inputs["tools"], self.tool_choice)
-        inputs |= {"tools": tools, "tool_choice": choice, "parallel_tool_calls": self.parallel_tool_calls}
+        tools, choice, is_parallel = *allowed_tools(inputs["tools"], self.tool_choice), self.parallel_tool_calls
+        if self.functions:
+            tools = [*tools, *({"type": "function", "function": function} for function in self.functions)]
+            choice, is_parallel = self.function_call or choice, False
+        inputs |= {"tools": tools, "tool_choice": choice, "parallel_tool_calls": is_parallel}
         inputs |= {"thinking_budget": self.thinking_budget}
-        if self.reasoning_effort is None or not thinks:
+        asked = self.think if self.reasoning_effort is None else self.reasoning_effort
+        if asked is None or not thinks:
             return inputs
-        effort, budget, variables = self.reasoning_effort, self.thinking_budget, self.chat_template_kwargs
-        return inputs | thinking_inputs(effort=effort, budget=budget, variables=variables)
+        how: dict[str, Any] = {"enabled": asked} if isinstance(asked, bool) else {"effort": asked}
+        return inputs | thinking_inputs(**how, budget=self.thinking_budget, variables=self.chat_template_kwargs)
 
     def options_of_call(self, context_length: int) -> dict[str, Any]:
         """Options for `GenerationConfig`."""

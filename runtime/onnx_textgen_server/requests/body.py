@@ -21,7 +21,12 @@ OTHERS = (
     "timings_per_token transforms ttl usage"
 )
 """Those of Ollama, llama.cpp, vLLM, LM Studio and OpenRouter."""
-IGNORED = frozenset(f"{OPENAI} {ANTHROPIC} {OTHERS}".split())
+ENGINE = (
+    "embedding_only f16_kv logits_all low_vram main_gpu num_batch num_ctx num_gpu num_keep num_thread numa penalize_newline "
+    "repeat_last_n tfs_z use_mlock use_mmap vocab_only"
+)
+"""Settings of Ollama's engine, which some programs send to any server."""
+IGNORED = frozenset(f"{OPENAI} {ANTHROPIC} {OTHERS} {ENGINE}".split())
 """Fields that change no text, on every route that does not name them itself: how a request is billed, stored, routed or cached."""
 MostTokens = Annotated[Annotated[int, Field(ge=1)] | None, BeforeValidator(lambda given: None if given == -1 else given)]
 """Most tokens of an answer; -1 is none, as in llama.cpp and LM Studio."""

@@ -23,6 +23,8 @@ NO_OP_VALUES: Mapping[str, tuple[Any, ...]] = {
     "seed": (-1,),
 }
 """Values that request the default behaviour; those of `top_k` and `seed` are llama.cpp's."""
+ALSO_CALLED = {"repeat_penalty": "repetition_penalty"}
+"""The names that Ollama and llama.cpp have for options."""
 EMPTY_IS_OFF = frozenset({"stop", "regex", "grammar"})
 LARGEST_EXACT = 2.0**53
 """Beyond it a JSON number may have lost digits."""
@@ -37,11 +39,12 @@ def read_parameters(
     the wire format names itself, one of which may have been meant.
     """
     options = dict[str, Any]()
-    for name, value in given.items():
+    for key, value in given.items():
+        name = ALSO_CALLED.get(key, key)
         if value is None or name in ignored or value in NO_OP_VALUES.get(name, ()) or did_nothing(name, value):
             continue
-        if name in renamed:
-            raise OptionError(f"{name} is called {renamed[name]} here; use that name")
+        if key in renamed:
+            raise OptionError(f"{key} is called {renamed[key]} here; use that name")
         if name not in OPTION_NAMES or name in SEARCH_FIELDS:
             known = {*own, *OPTION_NAMES} - SEARCH_FIELDS
             raise OptionError(unknown_parameter(name, () if name in SEARCH_FIELDS else known))

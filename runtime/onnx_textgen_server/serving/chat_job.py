@@ -5,17 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-from collections.abc import AsyncGenerator, Mapping, Sequence
+import functools
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from onnx_textgen import Chunk, Model
 from onnx_textgen.answers.answer_reader import AnswerReader
 from onnx_textgen.answers.records import AnswerDelta
+from onnx_textgen.chat.chat_format import Turn
 from onnx_textgen.errors import TemplateError
 from onnx_textgen.generation.continuation import Continuation
 
+from ..requests.turns import turn_that_fits
 from .jobs import Job
+
+SHARE_OF_ANSWER = 4
+"""The part of the context that a chat that is shortened leaves to the answer."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -32,6 +38,8 @@ class ChatCall:
     """How many answers to draw."""
     cache_salt: str | None = None
     """Only requests of the same one reuse each other's prompts."""
+    is_shortened: bool = False
+    """Whether the oldest messages are left out if there are too many for the context."""
 
 
 class ChatJob:
@@ -47,7 +55,9 @@ class ChatJob:
         if model.chat_template is None:
             raise TemplateError(f"{name} has no chat template; POST a plain text to /v1/completions instead of messages")
         self.model = model
-        turn = model.chats.turn(call.messages, **call.inputs)
+        make: Callable[..., Turn] = functools.partial(model.chats.turn, **call.inputs)
+        space = min(call.options["max_new_tokens"], model.manifest.geometry.context_length // SHARE_OF_ANSWER)
+        turn = turn_that_fits(make, call.messages, new_tokens=space) if call.is_shortened else make(call.messages)
         config, salt = model.generator.config(call.options), call.cache_salt
         self.job = Job.begin(model, [turn.prompt_ids], config, call.answers, max_seconds, turn=turn, cache_salt=salt)
         self.readers = [turn.reader(each.constraint) for each in self.job.continuations]

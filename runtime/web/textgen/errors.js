@@ -26,6 +26,9 @@ export class TokenizerError extends TextgenError {}
 /** A chat template that is missing or refused the messages. */
 export class TemplateError extends TextgenError {}
 
+/** A chat template refused these messages, or failed on them; it may take them in another order. */
+export class RefusedError extends TemplateError {}
+
 /** The model failed while it ran, or its logits are not numbers. */
 export class ModelError extends TextgenError {}
 

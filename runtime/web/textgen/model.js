@@ -6,7 +6,9 @@ import { Decoder } from "./inference/decoder.js";
 import { OptionError, PackageError, PromptError, TemplateError, shown } from "./errors.js";
 import { GRAPH, sessionOptions, weightsOf } from "./package/graphs.js";
 import { Package } from "./package/package.js";
-import { renderChat } from "./text/chat_template.js";
+import { fitted } from "./chat/fitting.js";
+import { readable } from "./chat/parts.js";
+import { checkMessages, renderChat } from "./text/chat_template.js";
 import { PlainContent } from "./text/plain_content.js";
 import { TextTokenizer } from "./text/tokenizer.js";
 
@@ -85,7 +87,8 @@ export class Model {
   }
 
   /**
-   * The token ids of a chat, for `generate`; raises `TemplateError` if the package has no chat template or it refuses the messages.
+   * The token ids of a chat, for `generate`; raises `TemplateError` if the package has no chat template or it refuses the messages
+   * in every order.
    * @param {readonly object[]} messages such as `{ role: "user", content: "Hello" }`
    * @param {Omit<ChatInputs, "bosToken" | "eosToken">} inputs
    */
@@ -120,8 +123,11 @@ export class Model {
       eosToken: eosIds.length ? tokenizer.piece(eosIds[0]) : "",
     };
     /** @type {(marked: readonly object[], others: typeof inputs) => string} */
-    const render = (marked, others) => renderChat(this.jinja, template, marked, { ...others, ...tokens });
-    return this.plainContent ? this.plainContent.rendered(render, messages, inputs) : [render(messages, inputs)];
+    const render = (marked, others) =>
+      fitted((order, tools) => renderChat(this.jinja, template, order, { ...others, ...tokens, tools }), marked, others.tools);
+    checkMessages(messages);
+    const texts = readable(messages);
+    return this.plainContent ? this.plainContent.rendered(render, texts, inputs) : [render(texts, inputs)];
   }
 
   /** The tokenizer; raises `PackageError` if the package has none. */

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,42 +19,7 @@ from onnx_textgen.derivation.derive import Derived, derive
 from onnx_textgen.errors import TemplateError
 from onnx_textgen.text.chat_template import render_chat
 from onnx_textgen.text.refused import RefusedError
-
-WRITE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
-REFUSE = "{{ raise_exception('refused') }}"
-Messages = Sequence[Mapping[str, Any]]
-
-
-def in_turns(messages: Messages) -> bool:
-    return all((message["role"] == "user") == (place % 2 == 0) for place, message in enumerate(messages))
-
-
-def without_first_system(messages: Messages) -> Messages:
-    return messages[1:] if messages[0]["role"] == "system" else messages
-
-
-PICKY: Mapping[str, Callable[[Messages], bool]] = {
-    "a system message only at the beginning": lambda messages: all(each["role"] != "system" for each in messages[1:]),
-    "no system message": lambda messages: all(each["role"] != "system" for each in messages),
-    "turns after a system message": lambda messages: in_turns(without_first_system(messages)),
-    "turns alone": lambda messages: all(each["role"] in ("user", "assistant") for each in messages) and in_turns(messages),
-    "a question": lambda messages: any(each["role"] == "user" for each in messages),
-    "a question at the end": lambda messages: in_turns(without_first_system(messages)) or messages[-1]["role"] == "user",
-    "its own roles": lambda messages: all(each["role"] in ("system", "user", "assistant", "tool") for each in messages),
-}
-"""What templates ask for."""
-ROLES = ("system", "developer", "user", "assistant", "critic")
-ORDERS = [order for count in (1, 2, 3, 4) for order in itertools.product(ROLES, repeat=count)]
-CALL = {
-    "role": "assistant",
-    "content": None,
-    "tool_calls": [{"id": "call_0123456789", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
-}
-RESULT = {"role": "tool", "tool_call_id": "call_0123456789", "name": "f", "content": "said 1"}
-
-
-def messages_of(roles: Sequence[str]) -> list[dict[str, Any]]:
-    return [{"role": role, "content": f"said {number}"} for number, role in enumerate(roles)]
+from support.orders_of_messages import HISTORIES, ORDERS, PICKY, REFUSE, ROLES, UNREAD, WRITE, Messages, messages_of
 
 
 def shown(template: str, messages: Messages) -> str:
@@ -76,7 +40,7 @@ def fitted_for(asked: str, roles: Sequence[str]) -> str:
     """What a template writes that takes what is asked for alone."""
 
     def write(messages: Messages, /, *, tools: object) -> str:
-        if not PICKY[asked](messages):
+        if not PICKY[asked][0](messages):
             raise RefusedError(asked)
         return plainly(messages)
 
@@ -158,15 +122,6 @@ def real_templates(shared: Path) -> dict[str, str]:
     return found
 
 
-HISTORIES = {
-    "calls and words after results": [{"role": "user", "content": "said 0"}, CALL, RESULT, {"role": "user", "content": "said 2"}],
-    "a result without its call": [{"role": "user", "content": "said 0"}, RESULT, {"role": "assistant", "content": "said 2"}],
-    "a system message between": [{"role": "user", "content": "said 0"}, CALL, RESULT, {"role": "system", "content": "said 2"}],
-    "no content": [{"role": "user", "content": None}, {"role": "user", "content": "said 0"}, {"role": "user", "content": ""}],
-    "parts": [{"role": "user", "content": [{"type": "text", "text": "said 0"}, {"type": "text", "text": "said 1"}]}],
-}
-
-
 def test_every_real_template_writes_every_order_of_roles(shared: Path) -> None:
     for name, template in real_templates(shared).items():
         write = functools.partial(render_chat, template, bos_token="<s>", eos_token="</s>")
@@ -183,9 +138,6 @@ def test_a_real_template_writes_every_history(shared: Path, name: str) -> None:
         assert "said 0" in text, kind
         assert "None" not in text.partition("said 0")[2], kind
         assert "'type'" not in text, kind
-
-
-UNREAD = [{"type": kind} for kind in ("image", "image_url", "input_image", "input_audio", "document", "file", "input_file")]
 
 
 @pytest.mark.parametrize("part", UNREAD)
@@ -220,3 +172,12 @@ def test_parts_reach_a_template_that_reads_them() -> None:
     template = "{% for m in messages %}<{{ m.role }}>{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}"
     template += "({{ p.text }}){% endfor %}{% endif %}{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
     assert shown(template, HISTORIES["parts"]) == "<user>(said 0)(said 1)<assistant>"
+
+
+def test_a_function_call_of_openais_older_form_is_a_call_with_its_result() -> None:
+    called, role = {"name": "f", "arguments": "{}"}, {"role": "assistant", "content": None}
+    chat = [{**role, "function_call": called}, {"role": "function", "name": "f", "content": "1"}, {**role, "function_call": None}]
+    call, result, answer = readable(chat)
+    assert (call["tool_calls"][0]["function"], "function_call" in call, call["content"]) == (called, False, "")
+    assert (result["role"], result["tool_call_id"]) == ("tool", call["tool_calls"][0]["id"])
+    assert answer == {"role": "assistant", "content": ""}

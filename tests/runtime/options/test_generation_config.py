@@ -20,7 +20,7 @@ NAN, INF = float("nan"), float("inf")
 def is_wrong(name, value):
     """Some options take truth values, and some take text."""
     if isinstance(value, bool):
-        return name not in ("early_stopping", "ignore_eos", "logprobs")
+        return name not in ("early_stopping", "ignore_eos", "strict_schema", "logprobs")
     return not (
         isinstance(value, str) and name in ("stop", "dry_sequence_breakers", "regex", "grammar", "adapter", "src_lang", "tgt_lang")
     )

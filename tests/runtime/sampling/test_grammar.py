@@ -239,7 +239,7 @@ def test_a_token_is_allowed_in_a_text_if_decoding_shows_it():
         ({"regex": "(["}, r"regex cannot be used: .*"),
         ({"grammar": "start: foo"}, r"grammar cannot be used: .*unknown name"),
         (
-            {"json_schema": {"type": "object", "unevaluatedProperties": False}},
+            {"json_schema": {"type": "object", "unevaluatedProperties": False}, "strict_schema": True},
             r"json_schema cannot be used: .*unevaluatedProperties",
         ),
         ({"json_schema": {"type": "zebra"}}, r"json_schema cannot be used: .*"),
@@ -253,6 +253,31 @@ def test_a_rule_that_cannot_be_used_is_one_line_that_says_why(rule, message, rul
     with pytest.raises(OptionError, match=message) as caught:
         rules.constraint(GenerationConfig(**rule))
     assert "\n" not in str(caught.value)
+
+
+WIDER = {
+    "uniqueItems": {"type": "array", "items": {"enum": [1, 2]}, "maxItems": 3, "uniqueItems": True},
+    "not": {"type": "integer", "maximum": 9, "minimum": 0, "not": {"const": 4}},
+    "oneOf": {"oneOf": [{"type": "integer", "maximum": 9, "minimum": 0}, {"type": "integer", "const": 4}]},
+    "int32": {"type": "string", "maxLength": 4, "format": "int32"},
+}
+"""Schemas with a keyword that no grammar can follow."""
+
+
+@pytest.mark.parametrize("keyword", WIDER)
+def test_what_no_grammar_can_follow_has_no_effect_or_is_refused_by_its_name(keyword, rules, tokenizer, caplog):
+    schema = {"type": "object", "properties": {"x": WIDER[keyword]}, "required": ["x"], "additionalProperties": False}
+    with pytest.raises(OptionError, match=f"json_schema cannot be used: .*{keyword}"):
+        rules.constraint(GenerationConfig(json_schema=schema, strict_schema=True))
+    verdicts = set[bool]()
+    for seed in range(30):
+        made = constraint(rules, json_schema=schema)
+        text = tokenizer.decode(write(made, np.random.default_rng(seed)))
+        assert json.loads(text).keys() == {"x"}
+        assert made.is_satisfied == made.fork().is_satisfied == jsonschema.Draft202012Validator(schema).is_valid(json.loads(text))
+        verdicts.add(made.is_satisfied)
+    assert verdicts == ({True} if keyword == "int32" else {True, False}), "the text is checked against all of the schema"
+    assert keyword in caplog.text
 
 
 def test_a_package_without_a_tokenizer_says_so():
@@ -338,7 +363,7 @@ def test_a_rule_that_was_refused_is_not_compiled_again(monkeypatch: pytest.Monke
     """That a large rule is too large is found in a second, which each sample of each request would take."""
     rules, compiled = Rules(None, vocab_size=4, eos_ids=(EOS,)), list[str]()
 
-    def refused(name: str, rule: str) -> None:
+    def refused(name: str, rule: str, is_strict: bool) -> None:
         compiled.append(rule)
         raise OptionError(f"{name} cannot be used")
 

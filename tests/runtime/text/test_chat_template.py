@@ -1,6 +1,7 @@
 """Chat templates: byte for byte what transformers renders. Hostile ones: tests/attacks/test_templates.py."""
 
 import datetime
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 
 from onnx_textgen.errors import TemplateError
 from onnx_textgen.text.chat_template import render_chat
+from onnx_textgen.text.template_sandbox import compiled
 
 NOW = datetime.datetime(2024, 7, 26, 12, 0)
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -174,3 +176,23 @@ def test_documents_reach_the_template() -> None:
     template = "{% for d in documents or [] %}[{{ d.title }}]{% endfor %}"
     assert render(template, [], documents=[{"title": "a"}, {"title": "b"}]) == "[a][b]"
     assert render(template, []) == ""
+
+
+def test_the_code_of_a_template_is_kept_and_nothing_of_what_it_was_run_with() -> None:
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}{{ strftime_now('%Y') }}{{ eos_token }}{# kept #}"
+    before = compiled.cache_info().misses
+    for number, eos_token in enumerate(["</s>", None, "</s>"]):
+        now = datetime.datetime(2000 + number, 1, 1)
+        text = render_chat(template, [{"role": "user", "content": f"{number} "}], bos_token=None, eos_token=eos_token, now=now)
+        assert text == f"{number} {2000 + number}{eos_token or ''}"
+    assert compiled.cache_info().misses == before + 1
+
+
+def test_each_run_of_a_template_has_a_budget_of_its_own() -> None:
+    template = "{% for a in range(n) %}{% for b in range(n) %}x{% endfor %}{% endfor %}"
+    shown = functools.partial(render_chat, template, [], bos_token=None, eos_token=None)
+    for _ in range(2):
+        with pytest.raises(TemplateError, match="stopped"):
+            shown(variables={"n": 5000})
+        for _ in range(3):
+            assert len(shown(variables={"n": 120})) == 120 * 120

@@ -5,6 +5,7 @@ GPT-2 and BERT come as vocabulary files from before `tokenizer.json`; `gpt2_json
 """
 
 import base64
+import codecs
 import functools
 import json
 import math
@@ -322,11 +323,45 @@ def test_an_added_token_is_its_own_text_under_a_byte_level_decoder(content: str)
     assert tokenizer.decode(ids) == "".join(map(decoder.push, ids)) + decoder.flush() == f"a {content}b"
 
 
-def test_a_run_of_byte_tokens_appears_when_it_ends() -> None:
+def test_a_character_of_byte_tokens_appears_with_its_last_byte() -> None:
     tokenizer = small("SentencePiece-style BPE")
     decoder = StreamDecoder(tokenizer)
-    ids = tokenizer.encode("a👩b")
-    assert [decoder.push(token_id) for token_id in ids] == ["a", "", "", "", "", "👩b"]
+    ids = tokenizer.encode("a👩\nß\tb")
+    assert [decoder.push(token_id) for token_id in ids] == ["a", "", "", "", "👩", "\n", "", "ß", "\t", "b"]
+
+
+@functools.cache
+def ids_of_bytes(kind: str) -> list[int]:
+    vocabulary = Tokenizer.from_str(small(kind).to_json()).get_vocab()
+    return [vocabulary[f"<0x{byte:02X}>"] for byte in range(256)]
+
+
+def one_by_one(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeDecodeError)
+    return "\ufffd", error.start + 1
+
+
+@pytest.mark.parametrize("kind", [kind for kind in SMALL if SMALL[kind][1] is Streaming.RUNS])
+@given(st.lists(st.one_of(st.binary(max_size=5), st.text(max_size=3).map(str.encode)), max_size=4).map(b"".join))
+@examples(100)
+def test_bytes_that_are_no_utf8_leave_the_characters_around_them_as_they_are(kind: str, data: bytes) -> None:
+    codecs.register_error("one by one", one_by_one)
+    tokenizer, text = small(kind), data.decode("utf-8", "one by one")
+    word = tokenizer.encode("cat")
+    ids = [*word, *(ids_of_bytes(kind)[byte] for byte in data), *word]
+    library = Tokenizer.from_str(tokenizer.to_json()).decode(ids, skip_special_tokens=False)
+    decoder = StreamDecoder(tokenizer)
+    pushed = [decoder.push(token_id) for token_id in ids]
+    assert "".join(pushed) + decoder.flush() == tokenizer.decode(ids)
+    if "\ufffd" not in library:
+        assert tokenizer.decode(ids) == library
+    if "\u2581" not in text:
+        assert (
+            tokenizer.decode(ids) == tokenizer.decode(word) + text + tokenizer.decode([*word, *word])[len(tokenizer.decode(word)) :]
+        )
+    for place, byte in enumerate(data, len(word)):
+        if byte < 0x80:
+            assert pushed[place].endswith(chr(byte)), "complete, and so shown at once"
 
 
 def test_half_a_character_at_the_end_becomes_a_replacement_character() -> None:

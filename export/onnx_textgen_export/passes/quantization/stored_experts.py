@@ -139,7 +139,7 @@ def qmoe_attributes(node: ir.Node, options: Quantization) -> dict[str, Any]:
     """The attributes of the MoE, and those of the stored weights."""
     attributes: dict[str, Any] = dict(node.attributes)
     if options.activations == "fp16":
-        attributes["weights_prepacked"] = 0  # else CUDA reads the codes in an order of its own, and computes nonsense
+        attributes["weights_prepacked"] = 0  # else CUDA reads the codes in its own order, and computes nonsense
     return attributes | {
         "expert_weight_bits": options.bits,
         "block_size": options.block_size,

@@ -7,7 +7,7 @@ from typing import Any
 
 from ...requests.content_parts import content_of
 from ...requests.turns import append_message, written
-from .schema import CallItem, Item, MessageItem, OtherItem, ResultItem, ThoughtItem
+from .schema import CallItem, Item, MessageItem, OtherItem, ReferenceItem, ResultItem, ThoughtItem
 
 
 def to_chat(items: Iterable[Item], before: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -31,7 +31,7 @@ def message_of(item: Item, names: dict[str, str]) -> dict[str, Any]:
     if isinstance(item, ThoughtItem):
         thought = "\n".join(part.text for part in item.content or item.summary or ())
         return {"role": "assistant", "content": "", **({"reasoning_content": thought} if thought else {})}
-    if isinstance(item, OtherItem):
+    if isinstance(item, OtherItem | ReferenceItem):
         return {"role": "assistant", "content": [{"type": item.type}]}
     function = {"name": item.name, "arguments": written(item.arguments)}
     return {"role": "assistant", "content": "", "tool_calls": [{"id": item.call_id, "type": "function", "function": function}]}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
@@ -16,13 +15,16 @@ PARTS: Mapping[str, dict[str, Any]] = {
     "message": {"type": "output_text", "text": "", "annotations": [], "logprobs": []},
 }
 """The empty part of each item that is a text."""
+RESPONSE = "resp_"
 PREFIXES = {"reasoning": "rs", "message": "msg", "function_call": "fc"}
 
 
 class Output:
     """Makes items and events from what each step adds to an answer. An event is valid until the next one is made."""
 
-    def __init__(self) -> None:
+    def __init__(self, response_id: str) -> None:
+        """`response_id`: of the response that the items belong to; their ids have it in them."""
+        self.response_id = response_id
         self.items = list[dict[str, Any]]()
         self.place: tuple[Kind, int] | None = None
         """The kind of the item that is being written, and which call it is."""
@@ -72,7 +74,8 @@ class Output:
         """Begin an item, after the one before it is done."""
         yield from self.finish()
         self.place = (kind, index)
-        self.items.append({"id": f"{PREFIXES[kind]}_{uuid.uuid4().hex}", "type": kind, "status": "in_progress", **fields})
+        own_id = f"{PREFIXES[kind]}_{self.response_id.removeprefix(RESPONSE)}_{len(self.items)}"
+        self.items.append({"id": own_id, "type": kind, "status": "in_progress", **fields})
         yield self.event("output_item.added", output_index=len(self.items) - 1, item=self.items[-1])
 
     def finish(self, *, is_cut: bool = False) -> Iterator[Event]:
@@ -88,3 +91,12 @@ class Output:
             yield self.of_item(f"{part['type']}.done", content_index=0, text=part["text"], **self.logprobs(kind))
             yield self.of_item("content_part.done", content_index=0, part=part)
         yield self.event("output_item.done", output_index=len(self.items) - 1, item=item)
+
+
+def response_of(item_id: str) -> str:
+    """The id of the response that an item belongs to.
+
+    >>> response_of("msg_0f7a_2")
+    'resp_0f7a'
+    """
+    return RESPONSE + item_id.partition("_")[2].rpartition("_")[0]

@@ -19,7 +19,7 @@ from ...serving.wire import WireFormat, server_sent
 from ..answers import ENDINGS
 from ..wire import problem_as_json
 from .conversion import to_chat
-from .output import Output
+from .output import RESPONSE, Output
 from .schema import ResponsesRequest
 from .store import Conversation
 
@@ -35,14 +35,16 @@ class Response:
         self, name: str, model: Model, body: ResponsesRequest, conversation: Conversation, max_seconds: float | None
     ) -> None:
         """Raises `TemplateError`, `PromptError` and `OptionError`."""
-        self.name, self.body, self.conversation, self.output = name, body, conversation, Output()
-        self.id, self.created = f"resp_{uuid.uuid4().hex}", int(time.time())
+        self.name, self.body, self.conversation = name, body, conversation
+        self.id, self.created = f"{RESPONSE}{uuid.uuid4().hex}", int(time.time())
+        self.output = Output(self.id)
         self.history = to_chat(body.input, conversation.before)
         chat = [{"role": "system", "content": body.instructions}] if body.instructions else []
         for message in self.history:
             append_message(chat, message)
         inputs, options = body.turn_inputs(thinks=model.chats.thinks), body.options_of_call(model.manifest.geometry.context_length)
-        self.chat = ChatJob(name, model, ChatCall(chat, inputs, options, cache_salt=body.cache_salt), max_seconds)
+        call = ChatCall(chat, inputs, options, cache_salt=body.cache_salt, is_shortened=body.truncation == "auto")
+        self.chat = ChatJob(name, model, call, max_seconds)
         self.job = self.chat.job
 
     async def whole(self) -> dict[str, Any]:
@@ -128,5 +130,5 @@ class Response:
             "tools": body.tools,
             "tool_choice": body.tool_choice or "auto",
             "parallel_tool_calls": body.parallel_tool_calls is not False,
-            "truncation": "disabled",
+            "truncation": body.truncation,
         }

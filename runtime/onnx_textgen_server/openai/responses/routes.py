@@ -23,6 +23,7 @@ def add_routes(app: FastAPI, server: Server) -> None:
     async def responses(body: ResponsesRequest, http: Request) -> HTTPResponse:
         """The next turn of a conversation."""
         conversation = store.conversation(body.previous_response_id)
+        body.input = store.resolved(body.input)
         name, model = await server.model_for(http, body)
         make = functools.partial(Response, name, model, body, conversation, server.settings.max_seconds)
         return await deliver(http, make, 1, server.slots, server.metrics, streams=bool(body.stream))

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Discriminator, Field, Tag
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Discriminator, Field, Tag, TypeAdapter
 
 from onnx_textgen.errors import OptionError
 from onnx_textgen.options.checks import shown
@@ -26,13 +26,13 @@ RENAMED_FIELDS = {
     "messages": "input",
     "reasoning_effort": "reasoning.effort",
 }
-ITEM_TYPES = ("message", "function_call", "function_call_output", "reasoning")
+ITEM_TYPES = ("message", "function_call", "function_call_output", "reasoning", "item_reference")
 CUSTOM = {"custom_tool_call": "function_call", "custom_tool_call_output": "function_call_output"}
 """Calls of tools whose argument is a text, as functions."""
 
 
 def as_items(given: object) -> object:
-    """An input that is a text as one message; raises `ValueError` for an item that has to be looked up elsewhere."""
+    """An input that is a text as one message; raises `ValueError` for an item that is no object."""
     if isinstance(given, str):
         return [{"type": "message", "role": "user", "content": given}]
     return [as_item(each) for each in given] if isinstance(given, list) else given
@@ -42,11 +42,7 @@ def as_item(given: object) -> object:
     """An item with its type; that of a tool's call as that of a function."""
     if not isinstance(given, Mapping):
         raise ValueError(f"an item should be an object with a type, found {shown(given)}")
-    item = {"type": "message", **given}
-    if item["type"] == "item_reference":
-        raise ValueError(
-            "an item should be of the type message, function_call ..., and no item_reference: no items are kept; send it"
-        )
+    item = {"type": "item_reference" if given.keys() == {"id"} else "message", **given}
     if item["type"] == "custom_tool_call":
         item["arguments"] = json.dumps({"input": item.get("input", "")}, ensure_ascii=False)
     return {**item, "type": CUSTOM.get(item["type"], item["type"]) if isinstance(item["type"], str) else item["type"]}
@@ -104,6 +100,13 @@ class ThoughtItem(Body):
     summary: list[ThoughtPart] | None = None
 
 
+class ReferenceItem(Body):
+    """An item of a response that is kept."""
+
+    type: Literal["item_reference"]
+    id: str
+
+
 class OtherItem(Body):
     """A call of a tool that does not run here, or its result: only its type is kept."""
 
@@ -115,9 +118,12 @@ Item = Annotated[
     | Annotated[CallItem, Tag("function_call")]
     | Annotated[ResultItem, Tag("function_call_output")]
     | Annotated[ThoughtItem, Tag("reasoning")]
+    | Annotated[ReferenceItem, Tag("item_reference")]
     | Annotated[OtherItem, Tag("other")],
     Discriminator(kind_of_item),
 ]
+ITEMS = TypeAdapter[list[Item]](Annotated[list[Item], BeforeValidator(as_items)])
+"""Reads items that a response consists of."""
 
 
 class TextFormat(Body):
@@ -164,7 +170,8 @@ class ResponsesRequest(Request):
     stream: bool | None = None
     include: Annotated[list[str] | None, AfterValidator(refuse_logprobs)] = None
     background: Literal[False] | None = None
-    truncation: Literal["disabled"] | None = None
+    truncation: Literal["auto", "disabled"] = "disabled"
+    """Whether the oldest messages are left out of a conversation that is longer than the context."""
     metadata: dict[str, str] | None = None
     max_output_tokens: MostTokens = None
     temperature: float | None = None
@@ -200,6 +207,7 @@ class ResponsesRequest(Request):
             "temperature": self.temperature,
             "top_p": self.top_p,
             "json_schema": form.schema_of_text() if form is not None else None,
+            "strict_schema": form.strict if form is not None and form.type == "json_schema" else None,
             "adapter": self.adapter,
         }
         return set_options(options | read_parameters(self.model_extra or {}, renamed=RENAMED_FIELDS))

@@ -5,10 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from fastapi import HTTPException
+
+from .output import response_of
+from .schema import ITEMS, Item, ReferenceItem
 
 MAX_RESPONSES = 1024
 MAX_BYTES = 64 * 2**20
@@ -53,6 +56,21 @@ class Store:
         """Forget a response; raises 404 if it is not kept."""
         self.get(response_id)
         self.size_bytes -= len(self.kept.pop(response_id)) + OVERHEAD
+
+    def resolved(self, items: Iterable[Item]) -> list[Item]:
+        """The items, with those that references name in their places; raises 404 for one of a response that is not kept."""
+        kept, found = dict[str, Any](), list[Item]()
+        for item in items:
+            if not isinstance(item, ReferenceItem):
+                found.append(item)
+                continue
+            home = response_of(item.id)
+            if item.id not in kept and home in self.kept:
+                kept |= {each["id"]: each for each in self.get(home).response["output"]}
+            if item.id not in kept:
+                raise HTTPException(404, f"there is no item {item.id!r:.80} here: its response is not kept; send the item itself")
+            found += ITEMS.validate_python([kept[item.id]])
+        return found
 
     def conversation(self, response_id: str | None) -> Conversation:
         """The conversation that a request continues, a new one without an id; raises 404 if it is not kept."""

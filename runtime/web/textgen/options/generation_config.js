@@ -39,7 +39,7 @@ const PYTHON_ONLY = new Set(
   `min_new_tokens presence_penalty frequency_penalty no_repeat_ngram_size dry_multiplier dry_base dry_allowed_length
   dry_penalty_last_n dry_sequence_breakers logit_bias bad_words_ids num_return_sequences best_of num_beams length_penalty
   early_stopping ignore_eos max_time context_limit prompt_lookup_num_tokens max_matching_ngram_size num_assistant_tokens
-  assistant_confidence_threshold draft_verification loop_guard json_schema regex grammar adapter src_lang tgt_lang
+  assistant_confidence_threshold draft_verification loop_guard json_schema strict_schema regex grammar adapter src_lang tgt_lang
   logits_processor stopping_criterion`.split(/\s+/),
 );
 

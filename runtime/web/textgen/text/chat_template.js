@@ -1,12 +1,12 @@
 /**
  * Renders chat messages to one prompt with the model's chat template, by `@huggingface/jinja`, as Python's `render_chat` does.
  *
- * Messages have texts: `{ role: "user", content: "Hello" }`. Tool calls are written as the template expects them; answers are not
- * divided into text, thinking and calls here. A template is a program without limits of time: take packages from people you trust.
+ * Messages have texts: `{ role: "user", content: "Hello" }`; `chat` makes them of others. Tool calls are written as the template
+ * expects them; answers are not divided into text, thinking and calls here. A template is a program without limits of time: take packages from people you trust.
  * The library writes a boolean that a template prints as `true`, Python as `True`; what it does not know it refuses.
  */
 
-import { TemplateError, firstLine } from "../errors.js";
+import { RefusedError, TemplateError, firstLine } from "../errors.js";
 import { strftime } from "./strftime.js";
 
 /** @import { Libraries } from "../libraries.js" */
@@ -51,13 +51,7 @@ export function renderChat(library, template, messages, inputs = {}) {
     variables = {},
     now = new Date(),
   } = inputs;
-  messages.forEach((message, place) => {
-    if (typeof message !== "object" || message === null || Array.isArray(message)) {
-      throw new TemplateError(
-        `message ${place} is no object; give each message as one such as {"role": "user", "content": "Hello"}`,
-      );
-    }
-  });
+  checkMessages(messages);
   let parsed;
   try {
     parsed = new library.Template(template);
@@ -80,10 +74,21 @@ export function renderChat(library, template, messages, inputs = {}) {
     for (const [name, value] of Object.entries(everything)) environment.set(name, value);
     return String(new library.Interpreter(environment).run(parsed.parsed).value);
   } catch (error) {
-    throw new TemplateError(`the chat template refused the messages: ${firstLine(error)}; change them as it asks`, {
+    throw new RefusedError(`the chat template refused the messages: ${firstLine(error)}; change them as it asks`, {
       cause: error,
     });
   }
+}
+
+/** Raise `TemplateError` unless these are objects. @param {readonly unknown[]} messages */
+export function checkMessages(messages) {
+  messages.forEach((message, place) => {
+    if (typeof message !== "object" || message === null || Array.isArray(message)) {
+      throw new TemplateError(
+        `message ${place} is no object; give each message as one such as {"role": "user", "content": "Hello"}`,
+      );
+    }
+  });
 }
 
 /**

@@ -2,6 +2,8 @@
  * Decodes ids to text during generation, and returns only text that no later id can change.
  */
 
+import { byteOf, unfinished } from "./byte_fallback.js";
+
 /** @import { TextTokenizer } from "./tokenizer.js" */
 
 /** The most ids before the text that are used. */
@@ -11,8 +13,8 @@ const CONTEXT_TOKENS = 16;
  * Decodes ids one by one: the results of all pushes and the flush, joined, are exactly `decode` of all ids; never part of a
  * character.
  *
- * A token's text can depend on the beginning of the text (a leading space is removed) and, for byte tokens, on their neighbours,
- * but on nothing else. So new ids are decoded together with the first ids of the text only.
+ * A token's text can depend on the beginning of the text (a leading space is removed) and, for byte tokens, on the rest of their
+ * character, but on nothing else. So new ids are decoded together with the first ids of the text only.
  */
 export class StreamDecoder {
   /**
@@ -28,6 +30,8 @@ export class StreamDecoder {
     this.shown = 0;
     /** @type {number[]} */
     this.held = [];
+    /** The bytes of those that begin a character. @type {number[]} */
+    this.bytes = [];
     for (const id of after.slice(-CONTEXT_TOKENS)) this.push(id);
     if (tokenizer.streaming === "whole") this.release();
   }
@@ -44,8 +48,10 @@ export class StreamDecoder {
       return tokenizer.decode([...before, id]).slice(tokenizer.decode(before).length);
     }
     this.held.push(id);
-    if (tokenizer.streaming === "whole" || (tokenizer.streaming === "runs" && tokenizer.isByteToken(token))) return "";
-    return this.release();
+    if (tokenizer.streaming === "whole") return "";
+    const isByte = tokenizer.streaming === "runs" && tokenizer.isByteToken(token);
+    this.bytes = isByte ? [...this.bytes, byteOf(token)] : [];
+    return this.release(unfinished(this.bytes));
   }
 
   /** Return the rest of the text after the last id; an unfinished character becomes U+FFFD. */
@@ -53,12 +59,14 @@ export class StreamDecoder {
     return this.release() + this.utf8.decode();
   }
 
-  release() {
-    if (!this.held.length) return "";
-    const ids = [...this.start, ...this.held];
+  /** The text of what is held, without the last ids, which begin a character. */
+  release(unfinished = 0) {
+    const released = this.held.splice(0, this.held.length - unfinished);
+    this.bytes = unfinished ? this.bytes.slice(-unfinished) : [];
+    if (!released.length) return "";
+    const ids = [...this.start, ...released];
     const text = this.tokenizer.decode(ids).slice(this.shown);
     if (!this.shown) [this.start, this.shown] = [ids, text.length];
-    this.held = [];
     return text;
   }
 }

@@ -2,7 +2,7 @@
  * Text to token ids and back, by `@huggingface/tokenizers`, with the rules of Python's `text.tokenizer`.
  */
 
-import { correctByteFallback } from "./byte_fallback.js";
+import { correctByteFallback, textOf } from "./byte_fallback.js";
 import { PromptError, TokenizerError, firstLine } from "../errors.js";
 import { BYTE_TOKEN, byteOfCharacter, flatDecoders, streamingOf, visibleSpace } from "./tokenizer_json.js";
 
@@ -65,7 +65,9 @@ export class TextTokenizer {
   piece(id) {
     const token = this.tokenizer.id_to_token(id);
     if (token === undefined) return `<${id}>`;
-    if (this.byteOf) return readableBytes(this.tokenBytes(token));
+    if (this.byteOf) {
+      return textOf(this.tokenBytes(token), (byte) => `<0x${byte.toString(16).toUpperCase().padStart(2, "0")}>`);
+    }
     return this.space ? token.replaceAll(this.space, " ") : token;
   }
 
@@ -74,7 +76,7 @@ export class TextTokenizer {
     return this.hidden.has(id) ? null : (this.tokenizer.id_to_token(id) ?? null);
   }
 
-  /** Whether an id is one byte of a run that is UTF-8 or not. @param {string} token */
+  /** Whether a token is one byte. @param {string} token */
   isByteToken(token) {
     return BYTE_TOKEN.test(token);
   }
@@ -89,23 +91,6 @@ export class TextTokenizer {
       ? new TextEncoder().encode(token)
       : Uint8Array.from(/** @type {number[]} */ (bytes));
   }
-}
-
-/** Bytes as text; those that are not UTF-8 as `<0xE2>`. @param {Uint8Array} bytes */
-function readableBytes(bytes) {
-  let text = "";
-  for (let start = 0; start < bytes.length;) {
-    const lead = bytes[start];
-    const length = lead < 0x80 ? 1 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
-    try {
-      text += new TextDecoder("utf-8", { fatal: true, ignoreBOM: true }).decode(bytes.subarray(start, start + length));
-      start += length;
-    } catch {
-      text += `<0x${lead.toString(16).toUpperCase().padStart(2, "0")}>`;
-      start++;
-    }
-  }
-  return text;
 }
 
 /**

@@ -8,7 +8,7 @@ export const BYTE_TOKEN = /^<0x[0-9A-Fa-f]{2}>$/;
 
 /**
  * What must be known before a token's text is certain: its bytes; the tokens before it; the next token, which a
- * space precedes; the whole run of byte tokens; all tokens.
+ * space precedes; for a byte token, the rest of its character; all tokens.
  * @typedef {"bytes" | "tokens" | "next" | "runs" | "whole"} Streaming
  */
 
