@@ -7,10 +7,9 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from onnx_textgen.backends.onnxruntime_session import LOG
 from onnx_textgen.chat.chat_format import Turn
 from onnx_textgen.chat.fitting import joined
-from onnx_textgen.errors import OptionError
+from onnx_textgen.errors import LOG, OptionError
 from onnx_textgen.text.prompts import LongPromptError
 
 KEPT_ROLES = ("system", "developer")
