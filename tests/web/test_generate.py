@@ -162,8 +162,10 @@ def test_golden_runs_are_right_in_node_and_in_webassembly(node: Node, runtime: s
     found = node.call("golden", handle)
     recorded = json.loads((ROOT / folder / "manifest.json").read_text())["golden"]
     assert (found["right"], found["total"]) == (len(recorded), len(recorded))
-    if runtime == "node":
-        assert [run["same"] for run in found["runs"]] == [len(run["new_ids"]) for run in recorded]
+    if runtime == "node":  # the same products as Python's, which round in another way than the maker's on some processors
+        model = onnx_textgen.load(ROOT / folder, device="cpu")
+        here = [replay(model.new_context(), model.manifest, run).same for run in model.manifest.golden]
+        assert [run["same"] for run in found["runs"]] == here
     node.call("close", handle)
 
 
