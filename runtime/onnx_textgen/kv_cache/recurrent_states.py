@@ -113,7 +113,7 @@ class States:
         return {length: self.read(row), **self.kept[row]}
 
     def put(self, row: int, states: Mapping[int, Arrays], length: int) -> None:
-        """Give a row its state after `length` tokens; `states`, from `take` of this or another cache, has it unless they are none."""
+        """Give a row its state after `length` tokens; `states`, from `take` of this or another cache, has it unless that is 0."""
         if self.tensors:
             self.kept[row] = {known: arrays for known, arrays in states.items() if known <= length}
             begin = {tensor.past: np.zeros(tensor.sized(1, 0)[1:], tensor.dtype) for tensor in self.tensors}
