@@ -88,7 +88,7 @@ class States:
     def keep(self, row: int, length: int) -> None:
         """Record the state of a row that holds `length` tokens, so that it can return there.
 
-        If it can return to too many, the first stays, as texts share their beginnings, and the latest do, where a text goes on.
+        If these become too many, the first remains, since texts share their beginnings, and the last ones, where a text continues.
         """
         if self.tensors:
             kept = self.kept[row]

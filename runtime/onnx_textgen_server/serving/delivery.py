@@ -25,7 +25,7 @@ T = TypeVar("T")
 DISCONNECT_POLL_SECONDS = 0.1
 """Interval of the checks whether a client that waits for a whole answer is still connected."""
 PING_SECONDS = 15
-"""A stream that is silent for so long says that it goes on: clients give up after some minutes, and a long prompt takes longer."""
+"""Silence in a stream after which a ping is sent: clients give up after some minutes, and a long prompt takes longer."""
 
 
 async def deliver(
