@@ -122,7 +122,8 @@ class EventStream(StreamingResponse):
         while self.ping:
             await asyncio.sleep(PING_SECONDS)
             if self.sent is not None and time.monotonic() - self.sent >= PING_SECONDS:
-                await send({"type": "http.response.body", "body": self.ping, "more_body": True})
+                with contextlib.suppress(OSError):  # the client has gone
+                    await send({"type": "http.response.body", "body": self.ping, "more_body": True})
 
     async def release(self) -> None:
         """Close what is held as soon as the texts have ended."""
