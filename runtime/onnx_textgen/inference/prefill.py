@@ -106,8 +106,8 @@ def lengths_to_return_to(token_ids: Sequence[int], start: int, end_ids: Collecti
     """Lengths of a prompt, fed from `start`, whose recurrent states are kept for prompts that begin like it.
 
     They end before the last token, for the same prompt again; after the last message, since a template may write the next turn
-    without what it wrote to begin this answer or without the thinking in it; and after the first message, which often is that of
-    the system. No part between them has a single token.
+    without what it wrote to begin this answer; before the last message, and shortly before its end, since agents write it otherwise
+    in the next turn; and after the first message, which often is that of the system. No part between them has a single token.
 
     >>> lengths_to_return_to([5, 6, 9, 5, 6, 7, 9, 3, 4, 8], 0, {9})
     [3, 7, 9]
@@ -116,7 +116,7 @@ def lengths_to_return_to(token_ids: Sequence[int], start: int, end_ids: Collecti
     """
     found = [len(token_ids) - 1]
     ends = [length for length, token_id in enumerate(token_ids, 1) if token_id in end_ids]
-    for length in (*ends[-1:], *ends[:1]):
+    for length in sorted({*ends[:1], *ends[-2:], len(token_ids) * 31 // 32}, reverse=True):
         if start + 2 <= length <= found[0] - 2:
             found.insert(0, length)
     return found

@@ -17,7 +17,7 @@ from ..backends.protocol import Device
 from ..backends.signature import CacheTensor
 from .snapshot import Arrays
 
-MOST_KEPT = 4
+MOST_KEPT = 6
 """The most lengths that a row can return to."""
 
 
