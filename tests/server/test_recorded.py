@@ -1,59 +1,88 @@
-"""What programs sent, with long texts cut: two turns of Codex CLI 0.171 and Claude Code 2.1, the second with the result of a call.
+"""What coding agents sent in conversations of five turns with Qwen2.5-Coder-0.5B-Instruct, by their recipes in docs/serving.md.
 
-Each was pointed at a server that writes bodies down, by its recipe in docs/serving.md. So were LiteLLM, LangChain, aider, the
-command line of Continue, and Ollama's client, called as Home Assistant calls it. Bodies of Open WebUI are what its functions make
-of a chat. Those of Zed, and Continue's of past images and of infilling, are written by the types in their sources.
+`recorded/PROGRAM.json` has the first body whole, and of each later one how many messages of the one before it begins with, and what
+was added or changed. Texts of more than 160 characters are cut; here words take the place of what was left out.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
+
+pytest.importorskip("onnx")
 
 import onnx_textgen
 from onnx_textgen import Model
 from onnx_textgen.answers.tools import read_tools
 from onnx_textgen.chat.fitting import fitted
 from onnx_textgen.chat.parts import readable
-from onnx_textgen.options.generation_config import GenerationConfig
 from onnx_textgen.text.refused import RefusedError
 from onnx_textgen_server.anthropic import conversion as anthropic
-from onnx_textgen_server.anthropic.schema import CountRequest, MessagesRequest
+from onnx_textgen_server.anthropic.schema import MessagesRequest
 from onnx_textgen_server.openai.responses import conversion as responses
 from onnx_textgen_server.openai.responses.schema import ResponsesRequest
+from onnx_textgen_server.openai.schema import ChatRequest
 from support import patient_http
+from support.cache_graphs import Attention, Recurrent, Tiny
 from support.live_server import served
 
-from .conftest import TEMPLATE
-
 FOLDER = Path(__file__).parent / "recorded"
-PROGRAMS = {"codex": ["exec_command", "view_image"], "claude_code": ["Bash", "Read", "Write"]}
-"""Each with the functions that it asks for."""
-CLIENTS = json.loads((FOLDER / "clients.json").read_text(encoding="utf-8"))
-"""Of each program: method, route and body of its requests."""
-REQUESTS = [(program, place) for program, requests in CLIENTS.items() for place in range(len(requests))]
-ENDS = {"stop", "length", "tool_calls", "function_call", "completed", "incomplete", "unload"}
-MOST_TOKENS = 64
-Chat = Sequence[Mapping[str, Any]]
+LEFT_OUT = re.compile(r"\.\.\. \((\d+) characters left out\)")
+
+
+class Program(NamedTuple):
+    """A route, its request, and the place of the messages."""
+
+    path: str
+    request: Any
+    messages: str = "messages"
+
+
+PROGRAMS = {
+    "claude": Program("/v1/messages", MessagesRequest),
+    "claude_tools": Program("/v1/messages", MessagesRequest),
+    "codex": Program("/v1/responses", ResponsesRequest, "input"),
+    "codex_tools": Program("/v1/responses", ResponsesRequest, "input"),
+    "opencode": Program("/v1/chat/completions", ChatRequest),
+    "qwen": Program("/v1/chat/completions", ChatRequest),
+}
+"""Those with tools have two short turns, the second with the result of a call."""
+DROPS_THINKING = (
+    "{{ tools | tojson }}</s>{% for m in messages %}<{{ m.role }}>{{ m.content }}{% for c in m.tool_calls or [] %}"
+    "<call>{{ c.function | tojson }}</call>{% endfor %}</s>{% endfor %}{% if add_generation_prompt %}<assistant><think>{% endif %}"
+)
+"""A prompt ends where the thinking begins, and no later one has that."""
+GRAPHS = {"attention": Tiny((Attention(0, shared=True),)), "recurrent": Tiny((Recurrent(0), Attention(1, shared=True)))}
+
+
+def filled(given: Any) -> Any:
+    """The value with words for what was left out."""
+    if isinstance(given, str):
+        return LEFT_OUT.sub(lambda found: ("the dog ran to the park " * (int(found[1]) // 24 + 1))[: int(found[1])], given)
+    if isinstance(given, Mapping):
+        return {name: filled(each) for name, each in given.items()}
+    return [filled(each) for each in given] if isinstance(given, list) else given
 
 
 @functools.cache
-def request_of(program: str, turn: int) -> ResponsesRequest | MessagesRequest:
-    body = json.loads((FOLDER / f"{program}_{turn}.json").read_text(encoding="utf-8"))
-    return ResponsesRequest.model_validate(body) if program == "codex" else MessagesRequest.model_validate(body)
+def bodies(program: str) -> list[dict[str, Any]]:
+    """The bodies of all requests of a conversation."""
+    recorded, place = filled(json.loads((FOLDER / f"{program}.json").read_text(encoding="utf-8"))), PROGRAMS[program].messages
+    found = [recorded["first"]]
+    for later in recorded["later"]:
+        messages = [*found[-1][place][: later["kept"]], *later["added"]]
+        found.append({**recorded["first"], **later.get("changed", {}), place: messages})
+    return found
 
 
-def chat_of(program: str, turn: int) -> Chat:
-    body = request_of(program, turn)
-    return readable(anthropic.to_chat(body)[0] if isinstance(body, MessagesRequest) else responses.to_chat(body.input, ()))
-
-
-def strict(messages: Chat, /, *, tools: object) -> str:
+def strict(messages: Any, /, *, tools: object) -> str:
     """As a template that takes one system message, at the beginning, and turns."""
     roles = [message["role"] for message in messages if message["role"] != "tool" and not message.get("tool_calls")]
     turns = roles[1:] if roles[0] == "system" else roles
@@ -62,99 +91,60 @@ def strict(messages: Chat, /, *, tools: object) -> str:
     return "".join(f"<{message['role']}>{message['content']}" for message in messages)
 
 
-@pytest.mark.parametrize("turn", [1, 2])
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_what_a_program_sends_is_taken(program: str, turn: int) -> None:
-    body, chat = request_of(program, turn), chat_of(program, turn)
-    assert [tool.name for tool in read_tools(body.turn_inputs(thinks=True)["tools"])] == PROGRAMS[program]
-    options = body.options_of_call() if isinstance(body, MessagesRequest) else body.options_of_call(4096)
-    assert GenerationConfig(**options).max_new_tokens in (4096, 32000)
-    text = fitted(strict, chat)
-    assert "Say hi." in text
-    assert "billing" not in text
-    for message in chat:
-        assert message["content"] in text
-    if turn == 2:
-        assert [call["function"]["name"] for message in chat for call in message.get("tool_calls", ())] == PROGRAMS[program][:1]
-        assert chat[-1]["role"] == "tool"
+def test_what_a_program_sends_is_taken_whole(program: str) -> None:
+    for given in bodies(program):
+        body = PROGRAMS[program].request.model_validate(given)
+        inputs = body.turn_inputs(thinks=True)
+        functions = {tool.get("function", tool).get("name") for tool in given["tools"] if tool.get("type") in (None, "function")}
+        assert {tool.name for tool in read_tools(inputs["tools"])} == functions
+        if isinstance(body, MessagesRequest):
+            chat = readable(anthropic.to_chat(body)[0])
+        elif isinstance(body, ResponsesRequest):
+            chat = readable(responses.to_chat(body.input, ()))
+        else:
+            chat = readable([message.as_data() for message in body.messages])
+        text = fitted(strict, chat)
+        assert "billing" not in text
+        assert "Say hi." in text
+        for message in chat:
+            assert message["content"] in text
+    if program.endswith("tools"):
+        assert [message["role"] for message in chat[-2:]] == ["assistant", "tool"]
+        assert chat[-2]["tool_calls"]
         assert "hi" in chat[-1]["content"]
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_the_second_turn_begins_with_the_first_so_that_it_comes_from_the_cache(program: str) -> None:
-    first, second = chat_of(program, 1), chat_of(program, 2)
-    assert second[: len(first)] == first
-
-
-def test_what_claude_code_counts_is_what_it_sends() -> None:
-    body = json.loads((FOLDER / "claude_code_1.json").read_text(encoding="utf-8"))
-    counted = {name: body[name] for name in ("model", "messages", "system", "tools", "thinking")}
-    assert anthropic.to_chat(CountRequest.model_validate(counted)) == anthropic.to_chat(MessagesRequest.model_validate(body))
-
-
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    """A server whose model has space for the descriptions of tools."""
-    pytest.importorskip("llguidance")
-    tiny = onnx_textgen.load(Path(__file__).parents[2] / "artifacts" / "tiny-transformer", threads=1, device="cpu")
-    with served({"chatty": Model(tiny.folder, tiny.manifest, tiny.graph, chat_template=TEMPLATE)}) as (found, _):
+@pytest.fixture(scope="module", params=GRAPHS)
+def url(request: pytest.FixtureRequest, story: Model, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server of a tiny model with a long context, over the embedded tokenizer."""
+    sizes = {"vocab_size": story.manifest.geometry.vocab_size, "context": 40_000}
+    folder = dataclasses.replace(GRAPHS[request.param], **sizes).package(tmp_path_factory.mktemp("package"))
+    tiny = onnx_textgen.load(folder, device="cpu", threads=1)
+    manifest = dataclasses.replace(tiny.manifest, eos_ids=story.manifest.eos_ids, bos_id=story.manifest.bos_id)
+    model = Model(folder, manifest, tiny.graph, chat_template=DROPS_THINKING, tokenizer=story.tokenizer)
+    with served({"small": model}) as (found, _):
         yield found
 
 
-def bounded(route: str, body: dict[str, Any]) -> dict[str, Any]:
-    """The request for an answer that is short, with space for a call."""
-    if route in ("/api/chat", "/api/generate"):
-        return {**body, "options": {**(body.get("options") or {}), "num_predict": MOST_TOKENS}}
-    limits = [name for name in ("max_tokens", "max_completion_tokens", "max_output_tokens") if name in body]
-    default = "max_output_tokens" if route == "/v1/responses" else "max_tokens"
-    return body if route == "/api/show" else body | dict.fromkeys(limits or [default], MOST_TOKENS)
+@pytest.mark.parametrize("program", [program for program in PROGRAMS if "tools" not in program])
+def test_from_the_second_turn_on_95_percent_come_from_the_cache(url: str, program: str) -> None:
+    shares = []
+    for body in bodies(program):
+        limits = {"max_output_tokens" if "input" in body else "max_tokens": 1}
+        answer = patient_http.post(url + PROGRAMS[program].path, json={**body, **limits, "stream": False})
+        assert answer.status_code == 200, answer.text
+        usage = answer.json()["usage"]
+        details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details")
+        cached = details["cached_tokens"] if details else usage["cache_read_input_tokens"]
+        shares.append(cached / (usage.get("prompt_tokens") or usage["input_tokens"] + (0 if details else cached)))
+    assert len(shares) >= 5
+    assert min(shares[1:]) >= 0.95
 
 
-def said(data: dict[str, Any]) -> str:
-    """The text of an answer, or of a part of one, with its calls."""
-    if "output" in data:
-        contents = [part["text"] for item in data["output"] for part in item.get("content", ())]
-        return "".join(contents + [item["name"] for item in data["output"] if item["type"] == "function_call"])
-    choice = next(iter(data.get("choices", [data])), {})
-    message = choice.get("message") or choice.get("delta") or choice
-    called = [*(call["function"] for call in message.get("tool_calls") or ()), message.get("function_call") or {}]
-    texts = (message.get(name) for name in ("content", "text", "response"))
-    return "".join(filter(None, [*texts, *(function.get("name") for function in called)]))
-
-
-def end_of(data: dict[str, Any]) -> str | None:
-    """Why an answer ended; None for a part that is not its last."""
-    choice = next(iter(data.get("choices", [data])), {})
-    return choice.get("finish_reason") or data.get("done_reason") or data.get("status")
-
-
-@pytest.mark.parametrize(("program", "place"), REQUESTS)
-def test_what_other_programs_send_is_answered(url: str, program: str, place: int) -> None:
-    method, route, body = CLIENTS[program][place]
-    if method == "GET":
-        answer = patient_http.get(f"{url}{route}")
-        assert (answer.status_code, "chatty" in answer.text or "version" in answer.json() or route == "/api/ps") == (200, True)
-        return
-    answer = patient_http.post(f"{url}{route}", json=bounded(route, body))
-    assert answer.status_code == 200, answer.text
-    if route == "/api/show":
-        assert "completion" in answer.json()["capabilities"]
-        return
-    lines = [line.removeprefix("data: ") for line in answer.text.splitlines() if line.startswith(("{", "data: "))]
-    assert (lines[-1] == "[DONE]") == (bool(body.get("stream")) and route in ("/v1/chat/completions", "/v1/completions"))
-    parts = [json.loads(line) for line in lines if line != "[DONE]"]
-    if route == "/v1/responses":
-        parts = [parts[-1].get("response", parts[-1])]
-    text, end = "".join(map(said, parts)), next(filter(None, map(end_of, reversed(parts))))
-    assert end in ENDS
-    assert text or end in ("stop", "unload")
-    if (body.get("stream_options") or {}).get("include_usage"):
-        assert parts[-1]["usage"]["completion_tokens"] > 0
-    if body.get("tool_choice") == "required":
-        assert text in [(tool.get("function") or tool)["name"] for tool in body["tools"]]
-
-
-def test_the_recordings_have_what_programs_send() -> None:
-    fields = {field for requests in CLIENTS.values() for _, _, body in requests for field in body or ()}
-    wanted = {"tools", "functions", "stop", "stream_options", "response_format", "metadata", "truncation", "format", "keep_alive"}
-    assert wanted <= fields
+def test_what_claude_code_counts_is_what_it_sends(url: str) -> None:
+    body = bodies("claude")[0]
+    counted = {name: body[name] for name in ("model", "messages", "system", "tools", "thinking")}
+    found = patient_http.post(f"{url}/v1/messages/count_tokens", json=counted).json()["input_tokens"]
+    usage = patient_http.post(f"{url}/v1/messages", json={**body, "max_tokens": 1, "stream": False}).json()["usage"]
+    assert found == usage["input_tokens"] + usage["cache_read_input_tokens"]

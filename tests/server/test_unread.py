@@ -16,9 +16,11 @@ from urllib.parse import urlsplit
 import pytest
 
 from onnx_textgen import Model
+from onnx_textgen.generation.scheduler import Scheduler
+from onnx_textgen_server.openai.wire import OPENAI
 from onnx_textgen_server.pool.model_pool import ModelPool, PoolLimits
 from onnx_textgen_server.pool.sources import LoadOptions, find_sources
-from onnx_textgen_server.serving import jobs
+from onnx_textgen_server.serving import delivery, jobs
 from onnx_textgen_server.serving.delivery import EventStream
 from onnx_textgen_server.serving.jobs import Unread
 from onnx_textgen_server.transport import connections
@@ -130,6 +132,23 @@ def test_who_reads_slowly_gets_the_whole_answer(story: Model, monkeypatch: pytes
         assert (found + rest_of(client)).endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
 
 
+@pytest.mark.parametrize("path", ROUTES)
+def test_a_stream_that_is_silent_for_long_says_that_it_goes_on(chatty: Model, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def slow(scheduler: Scheduler) -> None:
+        time.sleep(0.2)
+        step(scheduler)
+
+    step, body = Scheduler.step, ROUTES[path] | {"max_output_tokens" if path == "/v1/responses" else "max_tokens": 2}
+    monkeypatch.setattr(Scheduler, "step", slow)
+    monkeypatch.setattr(delivery, "PING_SECONDS", 0.05)
+    with served({"chatty": chatty}) as (url, _):
+        text = patient_http.post(url + path, json=body).text
+    ping = 'event: ping\ndata: {"type":"ping"}\n\n' if path == "/v1/messages" else ": ping\n\n"
+    assert text.count(ping) > 2
+    assert all(line.startswith(("data: ", "event: ")) for line in text.replace(ping, "").splitlines() if line)
+    assert not text.endswith(ping)
+
+
 def test_a_stream_that_cannot_be_closed_keeps_nothing(story: Model) -> None:
     async def broken() -> AsyncGenerator[str, None]:
         try:
@@ -149,7 +168,7 @@ def test_a_stream_that_cannot_be_closed_keeps_nothing(story: Model) -> None:
         held = contextlib.AsyncExitStack()
         held.callback(told.append, "released")
         job = jobs.Job.begin(story, ["A"], story.generator.config({}), 1, None)
-        stream = EventStream(broken(), "text/event-stream", job, held, lambda: told.append("reported"))
+        stream = EventStream(broken(), OPENAI, job, held, lambda: told.append("reported"))
         with pytest.raises(RuntimeError, match="closing failed"):
             await stream({"type": "http", "asgi": {"spec_version": "2.3"}}, receive, send)
 

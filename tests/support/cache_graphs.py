@@ -66,12 +66,20 @@ class Tiny:
     """Of keys, values and logits."""
     changes: dict[str, LowRank] = dataclasses.field(default_factory=dict, compare=False)
     """What an adapter adds to weights, in NumPy; the graph is that without."""
+    vocab_size: int = VOCAB_SIZE
+    context: int = CONTEXT
 
     @property
     def geometry(self) -> Geometry:
         """Its sizes; those of the cache are made up, since the graph tells them."""
         return Geometry(
-            layers=99, heads=99, kv_heads=99, head_size=99, hidden_size=WIDTH, vocab_size=VOCAB_SIZE, context_length=CONTEXT
+            layers=99,
+            heads=99,
+            kv_heads=99,
+            head_size=99,
+            hidden_size=WIDTH,
+            vocab_size=self.vocab_size,
+            context_length=self.context,
         )
 
     def weight(self, *shape: int, name: str) -> np.ndarray:
@@ -96,10 +104,10 @@ class Tiny:
 
     def logits(self, ids: list[int]) -> np.ndarray:
         """Logits [tokens, vocabulary] of a whole text, in NumPy."""
-        x = self.weight(VOCAB_SIZE, WIDTH, name="embedding")[ids] * 3
+        x = self.weight(self.vocab_size, WIDTH, name="embedding")[ids] * 3
         for layer in self.layers:
             x = x + (self.attend(layer, x) if isinstance(layer, Attention) else self.recur(layer, x))
-        return x @ self.weight(WIDTH, VOCAB_SIZE, name="head")
+        return x @ self.weight(WIDTH, self.vocab_size, name="head")
 
     def attend(self, layer: Attention, x: np.ndarray) -> np.ndarray:
         """Causal attention, [tokens, width]."""
@@ -224,12 +232,12 @@ class Builder:
         self.inputs.append(helper.make_tensor_value_info("input_ids", TensorProto.INT64, ["batch", tokens]))
         if any(isinstance(layer, Attention) for layer in tiny.layers):
             self.inputs.append(helper.make_tensor_value_info("attention_mask", TensorProto.INT64, ["batch", "total_length"]))
-        x = self.node("Mul", self.node("Gather", tiny.weight(VOCAB_SIZE, WIDTH, name="embedding"), "input_ids"), 3.0)
+        x = self.node("Mul", self.node("Gather", tiny.weight(tiny.vocab_size, WIDTH, name="embedding"), "input_ids"), 3.0)
         for layer in tiny.layers:
             x = self.node("Add", x, self.attend(layer, x) if isinstance(layer, Attention) else self.recur(layer, x))
-        logits = self.product(x, WIDTH, VOCAB_SIZE, name="head")
+        logits = self.product(x, WIDTH, tiny.vocab_size, name="head")
         self.nodes.append(helper.make_node("Cast", [logits], ["logits"], to=self.element))
-        shape = ["batch", tokens, VOCAB_SIZE]
+        shape = ["batch", tokens, tiny.vocab_size]
         self.outputs.insert(0, helper.make_tensor_value_info("logits", self.element, shape))
         graph = helper.make_graph(self.nodes, "tiny", self.inputs, self.outputs, list(self.constants.values()))
         opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]

@@ -68,12 +68,18 @@ def set_type(value: ir.Value, dtype: ir.DataType) -> None:
 
 
 def spread_types(graph: ir.Graph) -> None:
-    """Infer float32 for values that passes left without a type, from float32 inputs of their operators."""
+    """Infer float32 for values that passes left without a type: from float32 inputs of their operators, or from a constant."""
     version = graph.opset_imports.get("", 1)
     for node in graph:
         for place, value in enumerate(node.outputs):
-            if value.dtype is None and gives_float(node, place, version):
+            if value.dtype is None and (makes_float(node) or gives_float(node, place, version)):
                 set_type(value, FLOAT)
+
+
+def makes_float(node: ir.Node) -> bool:
+    """Return whether a node makes float32 of a shape; without a value it makes zeros of that type."""
+    value = node.attributes.get_tensor("value")
+    return node.op_type == "ConstantOfShape" and (value is None or value.dtype == FLOAT)
 
 
 def gives_float(node: ir.Node, place: int, version: int) -> bool:

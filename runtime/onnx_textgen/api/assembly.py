@@ -45,7 +45,7 @@ def make_model(
     second_device: str | None,
     response_template: str | Path | Mapping[str, Any] | None,
     capacity: int | None,
-    prefix_cache: int,
+    prefix_cache: int | None,
     prefix_folder: str | Path | None,
     prefix_folder_bytes: int,
     batch_size: int,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import LOG, DeviceError, OptionError
 from ..hub.lookup import locate
 from ..options.checks import whole_number
-from ..options.defaults import MOST_ROWS, PREFIX_CACHE, PREFIX_FOLDER, ROWS
+from ..options.defaults import MOST_ROWS, PREFIX_FOLDER, ROWS
 from ..package.manifest import Manifest
 from ..text.tokenizer import TextTokenizer
 from .opening import open_package
@@ -27,7 +27,7 @@ def load(
     device: str = "auto",
     threads: int | None = None,
     capacity: int | None = None,
-    prefix_cache: int = PREFIX_CACHE,
+    prefix_cache: int | None = None,
     prefix_folder: str | Path | None = None,
     prefix_folder_bytes: int = PREFIX_FOLDER,
     batch_size: int = ROWS,
@@ -46,7 +46,8 @@ def load(
       of ONNX Runtime, whose package is installed separately.
     - `threads`: number of CPU threads (default: one per physical core, within the quotas and cores that a container gives).
     - `capacity`: tokens that a new text's cache has memory for at first; it grows.
-    - `prefix_cache`: most bytes of keys and values kept from earlier calls, for later prompts with the same beginning (0: none).
+    - `prefix_cache`: most bytes of keys and values kept from earlier calls, for later prompts with the same beginning (0: none;
+      default: an eighth of the free memory, at least 256 MiB; texts that need the memory get it).
     - `prefix_folder`: a folder where they are saved too, so that a later process need not compute them again; models may share it.
     - `prefix_folder_bytes`: most bytes of the files in that folder.
     - `batch_size`: most texts, of all callers, that are decoded together.
@@ -64,9 +65,10 @@ def load(
     """
     if capacity is not None:
         capacity = whole_number("capacity", capacity, 1)
-    prefix_cache = whole_number("prefix_cache", prefix_cache, 0)
+    if prefix_cache is not None:
+        prefix_cache = whole_number("prefix_cache", prefix_cache, 0)
     prefix_folder_bytes = whole_number("prefix_folder_bytes", prefix_folder_bytes, 1)
-    if prefix_folder is not None and not prefix_cache:
+    if prefix_folder is not None and prefix_cache == 0:
         raise OptionError("prefix_folder saves what prefix_cache keeps in memory, and prefix_cache is 0; raise it")
     batch_size = whole_number("batch_size", batch_size, 1, MOST_ROWS)
     place = locate(package)

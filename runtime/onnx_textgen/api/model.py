@@ -21,8 +21,8 @@ from ..inference.encoder import Encoder
 from ..inference.prefill import Progress
 from ..inference.prefix_cache import PrefixStore
 from ..inference.prompt_engine import PromptEngine
-from ..kv_cache.memory_plan import MemoryPlan
-from ..options.defaults import PREFIX_CACHE, ROWS
+from ..kv_cache.memory_plan import MemoryPlan, bytes_for_prefixes
+from ..options.defaults import ROWS
 from ..options.keywords import ChatOptions, Options, TemplateInputs
 from ..package.manifest import GRAPH, Manifest
 from ..package.retrieval import Pooling
@@ -72,7 +72,7 @@ class Model:
         chat_template: str | None,
         tokenizer: TextTokenizer | None = None,
         capacity: int | None = None,
-        prefix_cache: int = PREFIX_CACHE,
+        prefix_cache: int | None = None,
         batch_size: int = ROWS,
         graph_name: str = GRAPH,
         encoder: Encoder | None = None,
@@ -86,7 +86,8 @@ class Model:
             *(encoder, prompt_engine, capacity, graph_name),
         )
         self._encoder = PromptEncoder(self._opened)
-        self.generator = TextGenerator(self._opened, self._encoder, PrefixStore(prefix_cache), batch_size=batch_size)
+        store = PrefixStore(bytes_for_prefixes() if prefix_cache is None else prefix_cache)
+        self.generator = TextGenerator(self._opened, self._encoder, store, batch_size=batch_size)
         """Begins texts and runs them: for programs that run many at once, such as servers."""
         self._scorer = Scorer(self._opened, self._encoder)
         self._embedder = Embedder(self._opened, self._encoder)

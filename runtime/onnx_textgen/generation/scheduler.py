@@ -156,7 +156,9 @@ class Scheduler:
         source = source_bytes(self.decoder.graph.encoder_inputs, max(len(each.continuation.source_ids) for each in requests))
         engine, prompt = self.decoder.prompt_engine, max(len(each.continuation.prompt_ids) for each in requests)
         second = 0 if engine is None or prompt < engine.shortest else whole_bytes(tensors, prompt)
-        return fits(plan(tensors, longest, count + 1, source_bytes=source, second_bytes=second), held)
+        wanted = plan(tensors, longest, count + 1, source_bytes=source, second_bytes=second)
+        self.store.make_room(wanted, held)
+        return fits(wanted, held)
 
     def prefill_batch(self, prefilling: list[Request]) -> list[Request]:
         """The first of these requests and those in the rows after it, as far as none has begun and their prompts fit in one run."""
@@ -181,6 +183,7 @@ class Scheduler:
             size=self.part_size,
             scope=request.scope,
             on_progress=functools.partial(self.delivery.emit_progress, request) if request.on_progress is not None else None,
+            end_ids=request.continuation.limits.eos_ids,
         )
 
     def feed_part(self, request: Request) -> None:

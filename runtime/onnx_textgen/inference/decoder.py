@@ -368,8 +368,7 @@ class Decoder:
         self.rewind(0, row=row)
         with model_errors("restored a cache"):
             self.cache.put(row, snapshot.cut(length, self.cache.tensors), length)
-            if length:
-                self.cache.states.put(row, snapshot.states.get(length, {}))
+            self.cache.states.put(row, snapshot.states, length)
         self.token_ids[row], self.reusable_length[row] = list(snapshot.token_ids[:length]), length
         self.uses_long_rope[row] = snapshot.uses_long_rope
         self.changes += 1
@@ -390,7 +389,7 @@ class Decoder:
         return found
 
     def keep(self, *, row: int = 0) -> None:
-        """If the graph has states, allow later rewinds of the row to its present length, and to no other but 0."""
+        """If the graph has states, allow later rewinds of the row to its present length."""
         self.cache.states.keep(row, len(self.token_ids[row]))
 
     def check_context(self, row: int, new: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 
 import numpy as np
 
@@ -49,11 +49,12 @@ def prefill_in_parts(
     size: Callable[[Decoder], int],
     scope: CancelScope = UNCANCELLED,
     on_progress: Callable[[Progress], None] | None = None,
+    end_ids: Collection[int] = (),
 ) -> Generator[Logits | None, None, None]:
     """Like `prefill`, but yields after each part: None, and after the last part the logits. Close it if it is not used up.
 
     `row` and `size` (tokens of the next part, for the decoder that it is fed to) are called before each part, as other requests may
-    change their values in between.
+    change their values in between. `end_ids`: tokens that end a message.
     """
     decoder.choose_engine(len(token_ids), row=row())
     if decoder.engines[row()] is not None:
@@ -62,10 +63,11 @@ def prefill_in_parts(
     start, end = decoder.reusable(token_ids, row=row()), len(token_ids)
     decoder.rewind(start, row=row())
     decoder.reserve(end, row=row())
+    returns = lengths_to_return_to(token_ids, start, end_ids) if decoder.capabilities.has_states else []
     while start < end:
-        following = part_end(start, end, size=size(decoder), last_alone=decoder.capabilities.has_states)
-        if decoder.capabilities.has_states and following == end:
-            decoder.keep(row=row())  # for the same prompt again, or one that continues it
+        following = part_end(start, next((length for length in returns if length > start), end), size=size(decoder))
+        if start in returns:
+            decoder.keep(row=row())
         logits = decoder.feed(token_ids[start:following], row=row(), scope=scope)
         if on_progress is not None:
             on_progress(Progress(following, end))
@@ -100,13 +102,30 @@ def prefill_elsewhere(
             take_over(reader, decoder, row(), first)
 
 
-def part_end(start: int, end: int, *, size: int, last_alone: bool) -> int:
-    """The end of the part that begins at `start`; no part has a single token, but with `last_alone` the last token is alone.
+def lengths_to_return_to(token_ids: Sequence[int], start: int, end_ids: Collection[int]) -> list[int]:
+    """Lengths of a prompt, fed from `start`, whose recurrent states are kept for prompts that begin like it.
 
-    >>> [part_end(start, 5, size=2, last_alone=True) for start in (0, 2, 4)]
-    [2, 4, 5]
-    >>> [part_end(start, 5, size=2, last_alone=False) for start in (0, 2)]
+    They end before the last token, for the same prompt again; after the last message, since a template may write the next turn
+    without what it wrote to begin this answer; before the last message, and shortly before its end, since agents write it otherwise
+    in the next turn; and after the first message, which often is that of the system. No part between them has a single token.
+
+    >>> lengths_to_return_to([5, 6, 9, 5, 6, 7, 9, 3, 4, 8], 0, {9})
+    [3, 7, 9]
+    >>> lengths_to_return_to([5, 6, 9, 5, 9, 3], 2, {9})
+    [5]
+    """
+    found = [len(token_ids) - 1]
+    ends = [length for length, token_id in enumerate(token_ids, 1) if token_id in end_ids]
+    for length in sorted({*ends[:1], *ends[-2:], len(token_ids) * 31 // 32}, reverse=True):
+        if start + 2 <= length <= found[0] - 2:
+            found.insert(0, length)
+    return found
+
+
+def part_end(start: int, end: int, *, size: int) -> int:
+    """The end of a part that begins at `start`, at most `end`; no part has a single token, unless only one is left.
+
+    >>> [part_end(start, 5, size=2) for start in (0, 2)]
     [2, 5]
     """
-    limit = end - 1 if last_alone and start < end - 1 else end
-    return limit if start + size >= limit - 1 else start + size
+    return end if start + size >= end - 1 else start + size

@@ -9,6 +9,7 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from ..kv_cache.memory_plan import MemoryPlan, fits
 from ..kv_cache.snapshot import Origin, Snapshot
 from ..text.prefixes import common_prefix
 from .decoder import Decoder
@@ -138,6 +139,11 @@ class PrefixStore:
             self._snapshots[snapshot] = tokens
             while self.held_bytes > self.size_bytes:
                 del self._snapshots[next(iter(self._snapshots))]
+
+    def make_room(self, wanted: MemoryPlan, held_bytes: int = 0) -> None:
+        """Remove all snapshots, if texts need their memory."""
+        if not fits(wanted, held_bytes):
+            self.clear()
 
     def discard(self, snapshot: Snapshot) -> None:
         """Remove a snapshot, if it is here."""

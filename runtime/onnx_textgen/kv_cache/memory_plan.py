@@ -16,6 +16,8 @@ if TYPE_CHECKING:  # `doctor` asks for free memory even if NumPy is missing
 BYTES_OF_FLOAT32 = 4
 SMALL = 256 * 2**20
 """Bytes below which free memory is not checked."""
+KEPT_SHARE = 8
+"""The free memory divided by the part of it that earlier prompts may take: enough for an agent's, of some ten thousand tokens."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -71,6 +73,11 @@ def source_bytes(inputs: Mapping[str, Input], tokens: int) -> int:
     """Bytes of what an encoder gives for a source of `tokens` tokens: once as it was read, once joined with other rows."""
     sizes = (math.prod(size for size in each.shape[1:] if isinstance(size, int)) * each.dtype.itemsize for each in inputs.values())
     return 2 * tokens * sum(sizes)
+
+
+def bytes_for_prefixes() -> int:
+    """Return the bytes that keys and values of earlier prompts may take, if nobody has said so."""
+    return max(SMALL, (available_bytes() or 0) // KEPT_SHARE)
 
 
 def fits(wanted: MemoryPlan, held_bytes: int = 0) -> bool:

@@ -2,13 +2,13 @@
 
 Each tensor has two buffers [rows, ...]: a run reads one and writes the other, since a graph may still read a state after it has
 written the next. If a row idles in a batched step, its state is saved outside the buffers, as the graph overwrites its place. A
-state cannot be rolled back: a row can return only to its beginning, or to the one length that `keep` recorded.
+state cannot be rolled back: a row can return only to its beginning, or to the lengths that `keep` recorded.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from ..backends.onnxruntime_session import IOBinding, OrtValue
 from ..backends.protocol import Device
 from ..backends.signature import CacheTensor
 from .snapshot import Arrays
+
+MOST_KEPT = 6
+"""The most lengths that a row can return to."""
 
 
 class States:
@@ -29,8 +32,8 @@ class States:
         """Per row, the index of the buffer that holds its state."""
         self.saved: dict[int, Arrays] = {}
         """States of rows that are not in the buffers now."""
-        self.kept: dict[int, tuple[int, Arrays]] = {}
-        """Per row, the length that it can return to, and its state there."""
+        self.kept = [dict[int, Arrays]() for _ in range(rows)]
+        """Per row, the lengths that it can return to, and its states there."""
 
     def empty(self, tensor: CacheTensor) -> OrtValue:
         """A buffer of zeros on the device."""
@@ -83,44 +86,40 @@ class States:
             buffer.update_inplace(values)
 
     def keep(self, row: int, length: int) -> None:
-        """Record the state of a row that holds `length` tokens, so that it can return there."""
+        """Record the state of a row that holds `length` tokens, so that it can return there.
+
+        If these become too many, the first remains, since texts share their beginnings, and the last ones, where a text continues.
+        """
         if self.tensors:
-            self.kept[row] = (length, self.read(row))
+            kept = self.kept[row]
+            kept[length] = self.read(row)
+            while len(kept) > MOST_KEPT:
+                del kept[sorted(kept)[1]]
 
     def nearest(self, row: int, length: int, held: int) -> int:
         """The longest length that a row of `held` tokens can return to, at most `length`."""
         if not self.tensors or length >= held:
             return length
-        kept = self.kept[row][0] if row in self.kept else 0
-        return kept if kept <= length else 0
+        return max((kept for kept in self.kept[row] if kept <= length), default=0)
 
     def rewind(self, row: int, length: int) -> None:
-        """Return a row to its beginning or to the kept length; `length` must be one that `nearest` returns."""
-        if not self.tensors:
-            return
-        if row in self.kept and self.kept[row][0] == length:
-            self.saved[row] = self.kept[row][1]
-        else:
-            self.kept.pop(row, None)
-            self.saved[row] = {tensor.past: np.zeros(tensor.sized(1, 0)[1:], tensor.dtype) for tensor in self.tensors}
+        """Return a row to its beginning or to a kept length; `length` must be one that `nearest` returns."""
+        self.put(row, self.kept[row], length)
 
     def take(self, row: int, length: int) -> dict[int, Arrays]:
         """Copies of the states that a row of `length` tokens can continue from, by their number of tokens."""
         if not self.tensors:
             return {}
-        known = {length: self.read(row)}
-        return known | dict([self.kept[row]]) if row in self.kept else known
+        return {length: self.read(row), **self.kept[row]}
 
-    def put(self, row: int, arrays: Arrays) -> None:
-        """Give a row a state from `take`, of this or another cache."""
+    def put(self, row: int, states: Mapping[int, Arrays], length: int) -> None:
+        """Give a row its state after `length` tokens; `states`, from `take` of this or another cache, has it unless that is 0."""
         if self.tensors:
-            self.kept.pop(row, None)
-            self.saved[row] = arrays
+            self.kept[row] = {known: arrays for known, arrays in states.items() if known <= length}
+            begin = {tensor.past: np.zeros(tensor.sized(1, 0)[1:], tensor.dtype) for tensor in self.tensors}
+            self.saved[row] = self.kept[row].get(length, begin)
 
     def copy_row(self, source: int, target: int) -> None:
-        """Copy a row's state, and the one that it can return to, to another row."""
+        """Copy a row's state, and those that it can return to, to another row."""
         if self.tensors:
-            self.saved[target] = self.read(source)
-            self.kept.pop(target, None)
-            if source in self.kept:
-                self.kept[target] = self.kept[source]
+            self.saved[target], self.kept[target] = self.read(source), dict(self.kept[source])

@@ -4,7 +4,5 @@ from __future__ import annotations
 
 ROWS, MOST_ROWS = 8, 256
 """Texts that are generated together, while others wait."""
-PREFIX_CACHE = 256 * 2**20
-"""Bytes of keys and values that are kept from earlier calls."""
 PREFIX_FOLDER = 2**30
 """Bytes of the files in a folder of prefixes."""

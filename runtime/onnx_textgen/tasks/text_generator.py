@@ -165,7 +165,9 @@ class TextGenerator:
         source_ids, prompt_ids = self.source_and_prompt(prompt, config)
         rows = config.num_beams if config.num_beams > 1 else min(config.texts, self.batch_size)
         longest = self.limits.longest(len(prompt_ids), config.max_new_tokens)
-        check_fits(self.opened.memory(longest, rows, source_tokens=len(source_ids)))
+        wanted = self.opened.memory(longest, rows, source_tokens=len(source_ids))
+        self.prefixes.make_room(wanted)
+        check_fits(wanted)
         constraint: Rule | None
         if first is not None:
             constraint = None if first.constraint is None else first.constraint.fork()

@@ -27,4 +27,9 @@ def problem_as_json(problem: Problem) -> dict[str, Any]:
     return {"type": "error", "error": {"type": kind, "message": problem.message}}
 
 
-ANTHROPIC = WireFormat(problem_as_json, lambda event: server_sent(event, name=event["type"]))
+def as_event(event: dict[str, Any]) -> str:
+    """An event, with its type as its name."""
+    return server_sent(event, name=event["type"])
+
+
+ANTHROPIC = WireFormat(problem_as_json, as_event, ping=as_event({"type": "ping"}))

@@ -14,4 +14,4 @@ def problem_as_json(problem: Problem) -> dict[str, Any]:
     return {"error": {"message": problem.message, "type": kind, "param": None, "code": problem.code}}
 
 
-OPENAI = WireFormat(problem_as_json, server_sent, end="data: [DONE]\n\n")
+OPENAI = WireFormat(problem_as_json, server_sent, end="data: [DONE]\n\n", ping=": ping\n\n")

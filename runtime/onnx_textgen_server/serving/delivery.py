@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from fastapi import HTTPException, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from onnx_textgen import OnnxTextgenError
 from onnx_textgen.errors import LOG
@@ -19,11 +19,13 @@ from ..pool.leases import taken_over
 from .jobs import Job, Slots
 from .measurements import Metrics
 from .problems import CLOSED_BY_CLIENT, problem_of
-from .wire import Answer
+from .wire import Answer, WireFormat
 
 T = TypeVar("T")
 DISCONNECT_POLL_SECONDS = 0.1
 """Interval of the checks whether a client that waits for a whole answer is still connected."""
+PING_SECONDS = 15
+"""Silence in a stream after which a ping is sent: clients give up after some minutes, and a long prompt takes longer."""
 
 
 async def deliver(
@@ -60,7 +62,7 @@ async def deliver(
                 yield answer.wire.end
 
         if streams:
-            return EventStream(events(), answer.wire.media_type, answer.job, held.pop_all(), report)
+            return EventStream(events(), answer.wire, answer.job, held.pop_all(), report)
         try:
             content = await unless_disconnected(http, answer.whole())
             outcome = "done"
@@ -84,20 +86,29 @@ class EventStream(StreamingResponse):
     def __init__(
         self,
         events: AsyncGenerator[str, None],
-        media_type: str,
+        wire: WireFormat,
         job: Job,
         held: contextlib.AsyncExitStack,
         report: Callable[[], None],
     ) -> None:
-        super().__init__(events, media_type=media_type, headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
-        self.events, self.job, self.held, self.report = events, job, held, report
+        super().__init__(events, media_type=wire.media_type, headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+        self.events, self.ping, self.job, self.held, self.report = events, wire.ping.encode(), job, held, report
+        self.sent: float | None = None
+        """When something was sent last, while more is to come."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the events."""
-        release = asyncio.create_task(self.release())
+
+        async def send_timed(message: Message) -> None:
+            more = message["type"] == "http.response.start" or message.get("more_body")
+            self.sent = time.monotonic() if more else None
+            await send(message)
+
+        release, pings = asyncio.create_task(self.release()), asyncio.create_task(self.send_pings(send_timed))
         try:
-            await super().__call__(scope, receive, send)
+            await super().__call__(scope, receive, send_timed)
         finally:
+            pings.cancel()
             try:
                 with contextlib.suppress(asyncio.CancelledError):
                     await self.events.aclose()
@@ -105,6 +116,14 @@ class EventStream(StreamingResponse):
                 self.job.ended.set()  # also if no text has begun
                 await release
                 self.report()
+
+    async def send_pings(self, send: Send) -> None:
+        """Send pings, until cancelled, when nothing else was sent for a while."""
+        while self.ping:
+            await asyncio.sleep(PING_SECONDS)
+            if self.sent is not None and time.monotonic() - self.sent >= PING_SECONDS:
+                with contextlib.suppress(OSError):  # the client has gone
+                    await send({"type": "http.response.body", "body": self.ping, "more_body": True})
 
     async def release(self) -> None:
         """Close what is held as soon as the texts have ended."""

@@ -23,6 +23,8 @@ class WireFormat:
     """Of a stream."""
     end: str = ""
     """The end of a stream that did not fail."""
+    ping: str = ""
+    """What says in a stream that nothing is to be said yet, if clients read past it."""
 
 
 class Answer(Protocol):

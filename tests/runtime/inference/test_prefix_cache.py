@@ -1,5 +1,7 @@
 """What earlier calls computed is used again, within a number of bytes, and changes no bit of what comes out."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -10,10 +12,11 @@ from hypothesis import strategies as st
 
 import onnx_textgen
 from onnx_textgen import Model
-from onnx_textgen.errors import OptionError
+from onnx_textgen.errors import OptionError, PromptError
 from onnx_textgen.inference.decoder import Decoder
 from onnx_textgen.inference.prefill import prefill
 from onnx_textgen.inference.prefix_cache import SHORTEST, PrefixStore
+from onnx_textgen.kv_cache import memory_plan
 from onnx_textgen.kv_cache.snapshot import OWN
 from support.cache_graphs import GRAPHS
 from support.examples import examples
@@ -86,6 +89,35 @@ def test_every_kind_of_cache_is_taken_out_and_put_back(kind: str, tmp_path) -> N
         assert other.token_ids == [ids[:12]]
 
 
+@pytest.mark.parametrize("kind", [kind for kind in GRAPHS if "states" in kind])
+def test_a_chat_goes_on_where_a_template_leaves_thinking_out_and_another_begins_at_its_system_message(kind: str, tmp_path) -> None:
+    tiny, end, assistant, think = GRAPHS[kind], 7, 3, 8
+    opened = onnx_textgen.load(tiny.package(tmp_path), device="cpu", threads=1)
+    geometry = dataclasses.replace(opened.manifest.geometry, context_length=1000)
+    manifest = dataclasses.replace(opened.manifest, eos_ids=(end,), geometry=geometry)
+    model = Model(opened.folder, manifest, opened.graph, chat_template=None, prefix_cache=2**24)
+    draw = np.random.default_rng(1)
+
+    def text(length: int) -> list[int]:
+        return [*draw.integers(9, 29, length).tolist(), end]
+
+    def reused(messages: list[int]) -> float:
+        prompt = [*messages, assistant, think]
+        found = model.generate(prompt, max_new_tokens=3, temperature=0, ignore_eos=True)
+        assert list(found.token_ids) == tiny.greedy(prompt, 3)
+        return found.stats.reused_tokens / len(prompt)
+
+    system = text(400)
+    chats = [[*system, *text(10)], [*system, *text(9)]]
+    assert reused(chats[0]) == 0
+    assert reused(chats[1]) > 0.95
+    for _ in range(5):
+        for chat in chats:
+            chat += [assistant, *text(3), *text(6)]
+            assert reused(chat) > 0.95
+    assert reused([*system, *text(9)]) > 0.95
+
+
 def filled(story: Model, store: PrefixStore, seed: int, length: int) -> Decoder:
     decoder = story.new_context()
     prefill(decoder, np.random.default_rng(seed).integers(2, story.manifest.geometry.vocab_size, length).tolist())
@@ -106,6 +138,24 @@ def test_bytes_are_bounded_and_the_least_recently_used_goes_first(story: Model) 
     assert store.held_bytes == 3 * size
     store.clear()
     assert (store.held_bytes, store.find(texts[0], 98, OWN)) == (0, (None, 0))
+
+
+def test_kept_prompts_leave_when_a_text_needs_their_memory(story: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    free = 2**33
+    monkeypatch.setattr(memory_plan, "available_bytes", lambda: free)
+    model = Model(story.folder, story.manifest, story.graph, chat_template=None)
+    assert model.generator.prefixes.size_bytes == free // 8
+    model.generate(BEGIN, max_new_tokens=1)
+    monkeypatch.setattr(memory_plan, "SMALL", 0)
+    model.generate("A", max_new_tokens=1)
+    assert model.generator.prefixes.held_bytes
+    free = 0
+    with pytest.raises(PromptError, match="free; shorten the text"):
+        model.generate("A", max_new_tokens=1)
+    assert not model.generator.prefixes.held_bytes
+    assert Model(story.folder, story.manifest, story.graph, chat_template=None).generator.prefixes.size_bytes == 0
+    monkeypatch.undo()
+    assert Model(story.folder, story.manifest, story.graph, chat_template=None).generator.prefixes.size_bytes >= 2**28
 
 
 def test_a_longer_text_takes_the_place_of_its_beginning_and_short_ones_are_left_out(story: Model) -> None:

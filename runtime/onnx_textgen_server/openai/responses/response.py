@@ -17,13 +17,13 @@ from ...serving.jobs import ENDED_EARLY
 from ...serving.problems import Problem
 from ...serving.wire import WireFormat, server_sent
 from ..answers import ENDINGS
-from ..wire import problem_as_json
+from ..wire import OPENAI, problem_as_json
 from .conversion import to_chat
 from .output import RESPONSE, Output
 from .schema import ResponsesRequest
 from .store import Conversation
 
-RESPONSES = WireFormat(problem_as_json, lambda event: server_sent(event, name=event["type"]))
+RESPONSES = WireFormat(problem_as_json, lambda event: server_sent(event, name=event["type"]), ping=OPENAI.ping)
 
 
 class Response:
