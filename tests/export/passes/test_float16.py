@@ -199,3 +199,17 @@ def test_a_graph_with_a_branch_is_refused_in_one_line() -> None:
     model = model_of([ir.node("If", [condition], branches)], [condition], [])
     with pytest.raises(ExportError, match="fp16 of a graph with a branch"):
         to_float16(model)
+
+
+def test_what_is_made_of_a_shape_has_the_type_of_what_it_is_written_into() -> None:
+    """As groups of experts are chosen in DeepSeek V3; a pass left the ones without a type."""
+    scores = ir.Value(name="scores", shape=ir.Shape([2, 4]), type=FLOAT)
+    places = ir.Value(name="places", shape=ir.Shape([2, 1]), type=INT64)
+    size = ir.node("Shape", [places])
+    ones = ir.node("ConstantOfShape", size.outputs, {"value": ir.tensor(np.ones(1, np.float32))})
+    written = ir.node("ScatterElements", [scores, places, ones.outputs[0]], {"axis": 1})
+    model = model_of([size, ones, written], [scores, places], [])
+    size.outputs[0].type, ones.outputs[0].type = INT64, None
+    to_float16(model)
+    found = run(model, scores=np.zeros((2, 4), np.float16), places=np.array([[1], [3]]))
+    assert found.tolist() == [[0, 1, 0, 0], [0, 0, 0, 1]]
