@@ -21,6 +21,7 @@ from onnx_textgen.inference.prefill import prefill
 from onnx_textgen.inference.prompt_engine import SHORTEST
 from onnx_textgen.kv_cache.snapshot import Origin
 from support.examples import examples
+from support.processor import needs_avx512
 
 pytest.importorskip("openvino", reason='the second engine needs pip install "onnx-textgen[openvino]"')
 EXACT = Path(__file__).parents[2] / "packages" / "ort"
@@ -91,6 +92,7 @@ def test_long_prompts_are_computed_by_openvino(tale: Model) -> None:
 Turns = list[tuple[int, int]]
 
 
+@needs_avx512
 @given(st.lists(st.tuples(st.integers(1, 120), st.integers(1, 12)), min_size=1, max_size=4), st.integers(0, 9))
 @examples(15)
 def test_a_continued_text_is_the_one_from_the_beginning(tale: Model, turns: Turns, seed: int) -> None:
