@@ -1,8 +1,8 @@
 """What programs other than the coding agents of `test_recorded.py` sent; all of it is answered.
 
-LiteLLM, LangChain, aider, the command line of Continue, and Ollama's client, called as Home Assistant calls it, were pointed at a
-server that writes bodies down. Bodies of Open WebUI are what its functions make of a chat. Those of Zed, and Continue's of past images
-and of infilling, are written by the types in their sources.
+LiteLLM, LangChain, aider, the command line of Continue, and Ollama's client, called as Home Assistant calls it, were pointed at
+a server that writes bodies down. Bodies of Open WebUI are what its functions make of a chat. Those of Zed, and Continue's of past
+images and of infilling, are written by the types in their sources.
 """
 
 from __future__ import annotations
