@@ -21,8 +21,8 @@ ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = Path(sysconfig.get_path("scripts"))
 WHOLE, DEEP = "whole", "deep"
 OTHER_SYSTEMS = {"Windows": "win32", "macOS": "darwin"}
-WORKERS = ["-n", "4", "--dist", "loadfile", "--no-loadscope-reorder"]
-"""By file, so that what a file exports or serves is made once, in the order of `conftest`. Four on two cores: browsers wait."""
+WORKERS = ["-n", "3", "--dist", "loadfile", "--no-loadscope-reorder"]
+"""By file, so that what a file exports or serves is made once, in the order of `conftest`. Three on two cores: browsers wait."""
 DURATIONS = ["--durations", "30", "--junitxml", "build/tests.xml"]
 
 
