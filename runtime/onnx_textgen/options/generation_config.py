@@ -109,7 +109,7 @@ class GenerationConfig:
     json_schema: str | None = option(None, checks.optional(checks.json_schema))
     """The text is JSON that follows this schema."""
     strict_schema: bool = option(False, checks.one_of(False, True))
-    """Refuse a `json_schema` with keywords that no grammar can follow; otherwise they have no effect, with a warning in the log."""
+    """Refuse a `json_schema` with keywords that no grammar follows; else the finished text is checked (`follows_rule`)."""
     regex: str | None = option(None, checks.optional(checks.text_of_grammar))
     """The text matches this regular expression."""
     grammar: str | None = option(None, checks.optional(checks.text_of_grammar))

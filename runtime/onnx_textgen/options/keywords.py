@@ -99,7 +99,7 @@ class Options(TypedDict, total=False):
     json_schema: str | Mapping[str, Any] | None
     """The text is JSON that follows this schema."""
     strict_schema: bool | None
-    """Refuse a `json_schema` with keywords that no grammar can follow; otherwise they have no effect, with a warning in the log."""
+    """Refuse a `json_schema` with keywords that no grammar follows; else the finished text is checked (`follows_rule`)."""
     regex: str | None
     """The text matches this regular expression."""
     grammar: str | None
