@@ -1,6 +1,7 @@
 """`/v1/completions` through OpenAI's client: the texts of `generate`, in OpenAI's words."""
 
 import json
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -279,25 +280,47 @@ def test_a_rule_is_compiled_once_and_its_faults_are_the_clients(client: openai.O
     assert made[0] == 1
 
 
-@pytest.mark.parametrize("route", ["completions", "chat/completions"])
+def schema_in(form: str, schema: dict[str, Any], *, strict: bool | None = None) -> dict[str, Any]:
+    """The field of a request that asks for JSON of a schema, by wire format."""
+    named = {"name": "numbers", "strict": strict, "schema": schema}
+    return {
+        "openai": {"response_format": {"type": "json_schema", "json_schema": named}},
+        "responses": {"text": {"format": {"type": "json_schema"} | named}},
+        "anthropic": {"output_config": {"format": {"type": "json_schema", "schema": schema}}},
+        "ollama": {"format": schema},
+    }[form]
+
+
+CHAT = {"messages": [{"role": "user", "content": "1"}]}
+TEXTS_OF: dict[str, tuple[str, dict[str, Any], Callable[[Any], str]]] = {
+    "v1/completions": ("openai", {"prompt": "1", "max_tokens": 20}, lambda found: found["choices"][0]["text"]),
+    "v1/chat/completions": ("openai", CHAT | {"max_tokens": 20}, lambda found: found["choices"][0]["message"]["content"]),
+    "v1/responses": ("responses", {"input": "1"}, lambda found: found["output"][0]["content"][0]["text"]),
+    "v1/messages": ("anthropic", CHAT | {"max_tokens": 20}, lambda found: found["content"][0]["text"]),
+    "api/generate": ("ollama", {"prompt": "1"}, lambda found: found["response"]),
+    "api/chat": ("ollama", CHAT, lambda found: found["message"]["content"]),
+}
+"""Of each route the wire format, a request, and where an answer has its text."""
+
+
+@pytest.mark.parametrize("route", TEXTS_OF)
 def test_what_no_grammar_can_follow_is_refused_if_strict_and_else_checked_on_the_text(live: tuple, route: str) -> None:
+    form, asked, text_of = TEXTS_OF[route]
     numbers = {"type": "array", "items": {"enum": [1, 2]}, "minItems": 2, "maxItems": 2, "uniqueItems": True}
-    asked: dict[str, Any] = {"model": "chatty", "max_tokens": 20}
-    asked |= {"messages": [{"role": "user", "content": "1"}]} if route.startswith("chat") else {"prompt": "1"}
 
-    def post(*, strict: bool | None = None, **more: object) -> httpx.Response:
-        wanted = {"type": "json_schema", "json_schema": {"name": "numbers", "strict": strict, "schema": numbers}}
-        return patient_http.post(f"{live[0]}/v1/{route}", json=asked | {"response_format": wanted} | more)
+    def post(*, strict: bool | None = None, stream: bool = False, seed: int = 0) -> httpx.Response:
+        drawn = {"seed": seed, "temperature": 1.5}
+        body = {"model": "chatty", "stream": stream} | asked | schema_in(form, numbers, strict=strict)
+        return patient_http.post(f"{live[0]}/{route}", json=body | ({"options": drawn} if form == "ollama" else drawn))
 
-    refused = post(strict=True)
-    assert (refused.status_code, "uniqueItems" in refused.json()["error"]["message"]) == (400, True)
+    if form in ("openai", "responses"):
+        refused = post(strict=True)
+        assert (refused.status_code, "uniqueItems" in refused.json()["error"]["message"]) == (400, True)
     verdicts = set[bool]()
     for seed in range(12):
-        (choice,) = post(seed=seed, temperature=1.5).json()["choices"]
-        one, other = json.loads(choice["text"] if "text" in choice else choice["message"]["content"])
-        assert choice.get("follows_schema", True) is (one != other)
-        lines = post(seed=seed, temperature=1.5, stream=True).text.splitlines()
-        ends = [part["choices"][0] for part in map(json.loads, (line[6:] for line in lines if line.startswith("data: {")))]
-        assert ends[-1].get("follows_schema", True) is (one != other)
+        found, streamed = post(seed=seed), post(seed=seed, stream=True)
+        one, other = json.loads(text_of(found.json()))
+        for text in (found.text, streamed.text):
+            assert ('"follows_schema":false' not in text.replace(" ", "")) is (one != other)
         verdicts.add(one != other)
     assert verdicts == {True, False}

@@ -216,14 +216,3 @@ def expert_product(rows: Tensor, sizes: Tensor, weight: Tensor, *, transposed: b
         version=1,
     )
     return made
-
-
-def expert_stacks(module: nn.Module) -> Iterator[tuple[nn.Parameter, tuple[int, int, int]]]:
-    """The weights of every layer of experts in a model, with (experts, outputs, inputs)."""
-    for layer in module.modules():
-        if not hasattr(layer, "is_transposed") or not hasattr(layer, "down_proj"):
-            continue
-        for weight, _ in (first_projection(layer), last_projection(layer)):
-            if isinstance(weight, nn.Parameter):
-                count, outputs, inputs = weight.shape
-                yield weight, (count, inputs, outputs) if layer.is_transposed else (count, outputs, inputs)

@@ -29,8 +29,11 @@ def joined(texts: Sequence[Generation]) -> Generation:
 
 
 def best_drawn(drawn: Sequence[Continuation], count: int, *, compares: bool) -> Sequence[Continuation]:
-    """`count` of the texts drawn for one prompt: the first ones, or with `compares` the most likely per token, best first."""
-    return sorted(drawn, key=lambda each: -each.score)[:count] if compares else drawn[:count]
+    """`count` of the texts drawn for one prompt: the first ones, or with `compares` the best, best first.
+
+    Those that follow their rule are better than those that do not, then the more likely per token.
+    """
+    return sorted(drawn, key=lambda each: (each.follows_rule is False, -each.score))[:count] if compares else drawn[:count]
 
 
 class BeamDriver:

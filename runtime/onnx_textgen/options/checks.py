@@ -78,17 +78,6 @@ def one_of(*choices: str | bool) -> Check:
     return check
 
 
-def one_of_numbers(*choices: int) -> Check:
-    """Make a check for one of a few whole numbers."""
-
-    def check(name: str, value: object) -> int:
-        if isinstance(value, Integral) and not isinstance(value, bool) and int(value) in choices:
-            return int(value)
-        raise OptionError(f"{name} should be {' or '.join(map(str, choices))}, found {shown(value)}")
-
-    return check
-
-
 def token_ids(name: str, value: object) -> tuple[int, ...]:
     """Read a list of token ids as a tuple; whether they are in a vocabulary is not checked here."""
     if not isinstance(value, (tuple, list)) or len(value) > MAX_IDS:

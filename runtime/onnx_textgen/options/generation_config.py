@@ -75,7 +75,7 @@ class GenerationConfig:
     num_return_sequences: int = option(1, checks.whole(1, MOST_SEQUENCES))
     """Number of texts to return for a prompt."""
     best_of: int | None = option(None, checks.optional(checks.whole(1, MOST_SEQUENCES)))
-    """Draw this many texts and return those most likely per token; None = as many as are returned."""
+    """Draw this many texts and return the best: those that follow their schema, then the most likely per token; None = no more."""
     num_beams: int = option(1, checks.whole(1, MOST_SEQUENCES))
     """Search for the most likely text with this many beams; 1 = no search."""
     length_penalty: float = option(1.0, checks.real("from -10 to 10", lambda p: -10 <= p <= 10))

@@ -13,7 +13,7 @@ from onnx_textgen.answers.records import whole_calls
 from onnx_textgen.generation.continuation import Continuation
 
 from ..serving.chat_job import ChatCall, ChatJob
-from ..serving.jobs import ENDED_EARLY
+from ..serving.jobs import ENDED_EARLY, OWN_ENDS, schema_note
 from ..serving.problems import Problem
 from .blocks import Blocks, content_of
 from .conversion import to_chat
@@ -43,9 +43,9 @@ class Message:
     async def whole(self) -> dict[str, Any]:
         """See `Answer`."""
         ((text, reader),) = await self.chat.finish()
-        return self.message(
-            content_of(reader, shows_thinking=self.body.shows_thinking), await self.usage(text), **ending(text, reader)
-        )
+        content = content_of(reader, shows_thinking=self.body.shows_thinking)
+        note = schema_note(text.finish_reason, text.follows_rule)
+        return self.message(content, await self.usage(text), **ending(text, reader)) | note
 
     def message(
         self, content: list[dict[str, Any]], usage: dict[str, Any], *, stop_reason: str | None, stop_sequence: str | None
@@ -85,7 +85,8 @@ class Message:
                     yield event
         for event in blocks.close():
             yield event
-        yield {"type": "message_delta", "delta": ending(text, reader), "usage": await self.usage(text)}
+        note = schema_note(text.finish_reason, text.follows_rule)
+        yield {"type": "message_delta", "delta": ending(text, reader) | note, "usage": await self.usage(text)}
         yield {"type": "message_stop"}
 
     def failed(self, problem: Problem) -> dict[str, Any]:
@@ -98,7 +99,7 @@ def ending(text: Continuation, reader: AnswerReader) -> dict[str, str | None]:
     stop = text.stops.matched
     if stop is not None:
         reason = "stop_sequence"
-    elif text.finish_reason in ("eos", "stop", "loop"):
+    elif text.finish_reason in OWN_ENDS:
         reason = "tool_use" if whole_calls(reader.calls) else "end_turn"
     elif text.finish_reason in ENDED_EARLY:
         reason = "pause_turn"  # the client may send the answer back, to be continued

@@ -14,7 +14,7 @@ from onnx_textgen.generation.continuation import Continuation
 from ..requests.content_parts import functions_among
 from ..requests.infill import ends_of_infill
 from ..serving.chat_job import ChatCall, ChatJob
-from ..serving.jobs import ENDED_EARLY
+from ..serving.jobs import ENDED_EARLY, OWN_ENDS, schema_note
 from ..serving.plain_job import PlainJob
 from ..serving.problems import Problem
 from .conversion import to_chat
@@ -72,9 +72,10 @@ class Answer:
 
 def ending(text: Continuation) -> dict[str, Any]:
     """The end of an answer, with its counts and times."""
-    stats, reason = text.stats(), "stop" if text.finish_reason in ("eos", "stop", "loop") else "length"
+    stats, reason = text.stats(), "stop" if text.finish_reason in OWN_ENDS else "length"
     return {
         "done": True,
+        **schema_note(text.finish_reason, text.follows_rule),
         **({} if text.finish_reason in ENDED_EARLY else {"done_reason": reason}),  # Ollama too leaves it out when a text breaks off
         "total_duration": nanoseconds(stats.total_seconds),
         "load_duration": 0,

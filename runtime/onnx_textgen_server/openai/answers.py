@@ -12,11 +12,9 @@ from onnx_textgen import Alternative, Model
 from onnx_textgen.results import FinishReason
 from onnx_textgen.text.stream_decoder import StreamDecoder
 
-from ..serving.jobs import ENDED_EARLY, Job
+from ..serving.jobs import ENDED_EARLY, OWN_ENDS, Job, schema_note
 
 Kind = Literal["text_completion", "chat.completion"]
-ENDINGS: dict[FinishReason, str] = {"eos": "stop", "stop": "stop", "loop": "stop"}
-"""OpenAI's `finish_reason` for ours; all others mean that the text was cut off: `length`."""
 Alternatives = Sequence[Sequence[Alternative]]
 
 
@@ -24,13 +22,13 @@ def ending(reason: FinishReason | None, *, calls: int = 0, follows_rule: bool | 
     """The fields of a choice that say why a text ended; `finish_reason` is None until then. `calls`: tool calls in the text.
 
     OpenAI has no `finish_reason` for a text that a deadline or the server's end cut off. It is `length`, and `stop_reason`, which
-    vLLM's answers have too, says more. `follows_schema` is false for a text that ended and does not follow all of its schema.
+    vLLM's answers have too, says more.
     """
     if reason is None:
         return {"finish_reason": None}
-    finish = "tool_calls" if calls and reason in ENDINGS else ENDINGS.get(reason, "length")
-    more: dict[str, Any] = {"stop_reason": reason} if reason in ENDED_EARLY else {}
-    return {"finish_reason": finish, **more, **({"follows_schema": False} if finish == "stop" and follows_rule is False else {})}
+    finish = "length" if reason not in OWN_ENDS else "tool_calls" if calls else "stop"
+    more = {"stop_reason": reason} if reason in ENDED_EARLY else {}
+    return {"finish_reason": finish, **more, **schema_note(reason, None if calls else follows_rule)}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

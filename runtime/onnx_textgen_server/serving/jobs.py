@@ -23,6 +23,8 @@ from onnx_textgen.results import FinishReason
 from onnx_textgen.text.prompts import Prompt
 
 T = TypeVar("T")
+OWN_ENDS: frozenset[FinishReason] = frozenset({"eos", "stop", "loop"})
+"""Reasons for which a text ended by itself."""
 ENDED_EARLY: frozenset[FinishReason] = frozenset({"deadline", "cancelled"})
 """Reasons for which a text ended that are neither its own nor a number of tokens: its time was over, or the server ends."""
 MAX_UNREAD = 2**17
@@ -30,6 +32,11 @@ MAX_UNREAD = 2**17
 MAX_UNREAD_IN_ALL = 2**21
 """Over all clients; beyond that, each may leave only `FEW_UNREAD` unread."""
 FEW_UNREAD = 2**10
+
+
+def schema_note(reason: FinishReason | None, follows_rule: bool | None) -> dict[str, bool]:
+    """Return `follows_schema`, which no wire format has, for a text that ended by itself and does not follow all of its schema."""
+    return {"follows_schema": False} if reason in OWN_ENDS and follows_rule is False else {}
 
 
 def memory_units(chunk: Chunk) -> int:

@@ -280,6 +280,17 @@ def test_what_no_grammar_can_follow_has_no_effect_or_is_refused_by_its_name(keyw
     assert keyword in caplog.text
 
 
+def test_best_of_prefers_a_text_that_follows_all_of_its_schema(story):
+    how = {"json_schema": WIDER["uniqueItems"] | {"minItems": 2, "maxItems": 2}, "max_new_tokens": 20, "temperature": 1.5}
+    verdicts = set[bool]()
+    for seed in range(12):
+        drawn = story.generate("1", seed=seed, num_return_sequences=3, **how).sequences
+        best = story.generate("1", seed=seed, best_of=3, **how)
+        assert best.follows_rule is any(each.follows_rule for each in drawn)
+        verdicts |= {each.follows_rule for each in drawn}
+    assert verdicts == {True, False}
+
+
 def test_a_package_without_a_tokenizer_says_so():
     with pytest.raises(OptionError, match="regex needs a tokenizer"):
         Rules(None, vocab_size=10, eos_ids=[]).constraint(GenerationConfig(regex="a"))

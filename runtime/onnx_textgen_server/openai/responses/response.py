@@ -13,10 +13,9 @@ from onnx_textgen.answers.records import AnswerDelta, ToolCallDelta, message_of
 
 from ...requests.turns import append_message
 from ...serving.chat_job import ChatCall, ChatJob
-from ...serving.jobs import ENDED_EARLY
+from ...serving.jobs import ENDED_EARLY, OWN_ENDS, schema_note
 from ...serving.problems import Problem
 from ...serving.wire import WireFormat, server_sent
-from ..answers import ENDINGS
 from ..wire import OPENAI, problem_as_json
 from .conversion import to_chat
 from .output import RESPONSE, Output
@@ -76,16 +75,17 @@ class Response:
     @property
     def is_cut(self) -> bool:
         """Whether the answer ended before its own end."""
-        return self.job.continuations[0].finish_reason not in ENDINGS
+        return self.job.continuations[0].finish_reason not in OWN_ENDS
 
     async def done(self) -> dict[str, Any]:
         """The finished response, which is kept if the request allows it."""
-        is_cut = self.is_cut
-        reason = self.job.continuations[0].finish_reason
+        is_cut, (text,) = self.is_cut, self.job.continuations
+        reason = text.finish_reason
         cut = {"stop_reason": reason} if reason in ENDED_EARLY else {"reason": "max_output_tokens"}  # OpenAI has no such `reason`
         details = cut if is_cut else None
         response = self.response("incomplete" if is_cut else "completed")
         response |= {"incomplete_details": details, "completed_at": int(time.time()), "usage": await self.usage()}
+        response |= schema_note(reason, text.follows_rule)
         if self.body.store is not False:
             (reader,) = self.chat.readers
             append_message(self.history, message_of(reader.text, reader.reasoning, reader.calls))
