@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from onnx_textgen.backends import onnxruntime_session
 from support.examples import register_profiles
 
 register_profiles()
 
-if "PYTEST_XDIST_WORKER" in os.environ:
-    os.environ["OMP_NUM_THREADS"] = "1"  # workers share the cores; torch reads this when it is imported
+if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores
+    os.environ["OMP_NUM_THREADS"] = "1"  # torch reads this when it is imported
+    onnxruntime_session.threads_within_limits = lambda: 1
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what runs in the background; tests of Ctrl-C press it
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,11 +1,13 @@
 """Packages that several tests look at, each exported once."""
 
+import functools
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import transformers
+from torch.onnx._internal.exporter._registration import ONNXRegistry
 
 import onnx_textgen
 from onnx_textgen.package.manifest import Target
@@ -42,7 +44,8 @@ def traced_graphs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True, scope="session")
 def traced_once(traced_graphs: Path) -> Iterator[None]:
-    """Exports of equal modules share one trace, in all processes."""
+    """Exports of equal modules share one trace, in all processes; PyTorch reads the operators of ONNX once in each."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ONNXRegistry, "from_torchlib", staticmethod(functools.cache(ONNXRegistry.from_torchlib)))
         patch.setattr(tracer, "trace_by_pytorch", remembered(traced_graphs, tracer.trace_by_pytorch))
         yield

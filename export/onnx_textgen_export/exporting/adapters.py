@@ -14,15 +14,14 @@ from onnx_textgen.backends.variants.adapter_graph import check_adapter
 from onnx_textgen.backends.variants.linear_layers import LinearLayers
 from onnx_textgen.errors import PackageError
 from onnx_textgen.package.adapters import read_adapters
-from onnx_textgen.package.manifest import GRAPH, AdapterRecord, GoldenRun, adapter_file, is_adapter_name
+from onnx_textgen.package.manifest import GRAPH, AdapterRecord, adapter_file, is_adapter_name
 
 from ..errors import ExportError, named_versions
 from ..gguf.gguf_file import is_gguf
 from ..passes.quantization.rounding import Roundings
 from ..proof.adapters import ProvenAdapter
-from ..proof.certificate import make_certificate, prove
-from ..proof.measures import ANY_ROUNDING, TOLERANCES, Scenario
-from ..proof.same_weights import prove_exactly, with_exact_ids
+from ..proof.certificate import make_certificate
+from ..proof.same_weights import prove_with_rounding
 from ..sources.source import Source
 from ..tracing.hub import resolve_adapter
 from ..tracing.opening import name_of
@@ -127,12 +126,12 @@ def prove_adapters(
     for name, each in adapters.items():
         report(f"compare with PyTorch, adapter {name}")
         adapter = ProvenAdapter(name, each.changes, lambda: read_adapters(folder, adapters))
-        exact, exact_runs = list[Scenario](), tuple[GoldenRun, ...]()
-        if roundings is not None:
-            exact, exact_runs = prove_exactly(source, weights, graph, ids, roundings, adapter=adapter)
-        tolerance = ANY_ROUNDING if exact else TOLERANCES[precision]
-        measured, golden = prove(source, weights, graph, ids, tolerance=tolerance, remedy=REMEDY, adapter=adapter)
+        found = prove_with_rounding(
+            source, weights, graph, ids, precision=precision, remedy=REMEDY, roundings=roundings, adapter=adapter
+        )
         arithmetic = roundings.arithmetic if roundings is not None else "fp32"
-        certificate = make_certificate(source, measured, exact, precision, size_bytes=each.size_bytes, arithmetic=arithmetic)
-        records[name] = dataclasses.replace(each.record(), certificate=certificate, golden=with_exact_ids(golden, exact_runs))
+        certificate = make_certificate(
+            source, found.measured, found.exact, precision, size_bytes=each.size_bytes, arithmetic=arithmetic
+        )
+        records[name] = dataclasses.replace(each.record(), certificate=certificate, golden=found.golden)
     return records

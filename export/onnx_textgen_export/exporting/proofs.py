@@ -7,17 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from onnx_textgen.package.manifest import ATTENTION_GRAPH, GRAPH, INT8_CACHE_GRAPH, GoldenRun
+from onnx_textgen.package.manifest import ATTENTION_GRAPH, GRAPH, INT8_CACHE_GRAPH
 
 from ..passes.quantization.rounding import Roundings
 from ..proof.attention_maps import prove_attention_maps
-from ..proof.certificate import prove
 from ..proof.encoder_states import prove_encoder_states
 from ..proof.hidden_states import prove_hidden_states
 from ..proof.int8_cache import prove_int8_cache
-from ..proof.measures import ANY_ROUNDING, REMEDIES, TOLERANCES, Scenario
+from ..proof.measures import REMEDIES
 from ..proof.other_graphs import graphs_for_others, prove_other_graphs
-from ..proof.same_weights import prove_exactly, with_exact_ids
+from ..proof.same_weights import Compared, prove_with_rounding
 from ..sources.source import Source
 from ..weights.streamed import Weights
 from .options import ExportOptions
@@ -27,11 +26,7 @@ from .options import ExportOptions
 class Proven:
     """Measurements of the proofs."""
 
-    measured: list[Scenario]
-    """Of the package against PyTorch."""
-    exact: list[Scenario]
-    """The same with the package's rounded weights on both sides; empty where nothing was rounded."""
-    golden: tuple[GoldenRun, ...]
+    compared: Compared
     more: dict[str, Any]
     """For the certificate: hidden states, attention maps, the cache at 8 bits."""
 
@@ -50,15 +45,11 @@ def prove_package(
 
     roundings: what was rounded of the weights, if anything.
     """
-    precision, graph, exact, exact_runs = options.chosen_precision, folder / GRAPH, list[Scenario](), tuple[GoldenRun, ...]()
-    if roundings is not None:
-        report("compare, weights rounded")
-        exact, exact_runs = prove_exactly(source, weights, graph, ids, roundings)
+    precision, graph, more = options.chosen_precision, folder / GRAPH, dict[str, Any]()
     report("compare with PyTorch")
-    tolerance = ANY_ROUNDING if exact else TOLERANCES[precision]  # where the graph is right, the rounding has been measured
-    measured, golden = prove(source, weights, graph, ids, tolerance=tolerance, remedy=REMEDIES[precision])
-    golden = with_exact_ids(golden, exact_runs)
-    more: dict[str, Any] = {}
+    compared = prove_with_rounding(
+        source, weights, graph, ids, precision=precision, remedy=REMEDIES[precision], roundings=roundings
+    )
     if source.encoder is not None:
         more["encoder_states_error"] = prove_encoder_states(source, weights, folder, ids, precision=precision, roundings=roundings)
     if options.hidden_states:
@@ -69,8 +60,8 @@ def prove_package(
     if options.int8_cache:
         report("compare, cache at 8 bits")
         int8 = folder / INT8_CACHE_GRAPH
-        more["int8_cache"] = prove_int8_cache(source, weights, int8, ids, precision=precision, own=measured[-1])
+        more["int8_cache"] = prove_int8_cache(source, weights, int8, ids, precision=precision, own=compared.measured[-1])
     if graphs := graphs_for_others(folder):
         report("compare, graphs for other runtimes")
         prove_other_graphs(source, graphs, graph, ids, arithmetic=roundings.arithmetic if roundings is not None else precision)
-    return Proven(measured, exact, golden, more)
+    return Proven(compared, more)

@@ -45,8 +45,8 @@ def make_manifest(
     files = records(folder)
     certificate = make_certificate(
         source,
-        proven.measured,
-        proven.exact,
+        proven.compared.measured,
+        proven.compared.exact,
         options.chosen_precision,
         size_bytes=sum(record.size for record in files.values()),
         quality=rounded.quality if rounded is not None else None,
@@ -75,7 +75,7 @@ def make_manifest(
         source=options.origin or "",
         versions=versions(),
         certificate=certificate | proven.more,
-        golden=proven.golden,
+        golden=proven.compared.golden,
         embedding=assets.embedding,
         reranking=assets.reranking,
     )

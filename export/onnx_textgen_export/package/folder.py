@@ -11,6 +11,7 @@ import errno
 import gc
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -147,7 +148,8 @@ def only_writer(target: Path) -> Iterator[None]:
 
 def finish(partial: Path, target: Path, parents: list[Path], *, force: bool) -> None:
     """Put the finished folder into place; `parents`: folders in which folders were created."""
-    gc.collect()  # closes sessions of the proof: they map weights, and Windows cannot rename a folder with a mapped file
+    if sys.platform == "win32":
+        gc.collect()  # closes sessions of the proof: they map weights, and Windows cannot rename a folder with a mapped file
     check_target(target, force=force)
     try:
         put_folder(partial, target)

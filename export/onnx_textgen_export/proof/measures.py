@@ -68,7 +68,7 @@ TOLERANCES: dict[Precision, Tolerance] = {
     "int4": Tolerance(logits_error=0.5, top1_agreement=0.75, kl_divergence=0.2),
 }
 ANY_ROUNDING = Tolerance(logits_error=float("inf"), top1_agreement=0.0, kl_divergence=float("inf"))
-"""Accepts everything: used where a comparison with the same rounded weights has already shown that the graph is right."""
+"""Accepts everything: used where a comparison with the same rounded weights shows whether the graph is right."""
 REMEDIES: dict[Precision, str] = {
     "fp32": "its forward uses lengths, positions, masks or an internal state in a way that the graph does not reproduce",
     "fp16": "try --precision fp32",

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import onnx_ir as ir
@@ -26,19 +26,20 @@ from ..passes.quantization.rounding import Change, Roundings
 from ..sources.source import Source
 from ..weights.streamed import Weights
 from .adapters import ProvenAdapter, computing_with
-from .measures import REMEDIES, TOLERANCES, Scenario, Tolerance
+from .certificate import prove
+from .measures import ANY_ROUNDING, REMEDIES, TOLERANCES, Scenario, Tolerance
 from .reference import Reference, judge_greedy, judge_scenario
 from .scenarios import (
     WHOLE_LENGTH,
     Fed,
     NewDecoder,
     ScenarioRun,
+    corrected,
     decoders_of,
     feed_batch,
     feed_in_pieces,
     feed_long,
     feed_whole,
-    golden_runs,
     source_ids_for,
 )
 
@@ -93,7 +94,7 @@ def feed_exactly(source: Source, decoder: NewDecoder, ids: list[int]) -> Iterato
 
 
 def run_exactly(
-    source: Source, graph: Path, ids: list[int], adapter: ProvenAdapter | None = None
+    source: Source, graph: Path, ids: list[int], drafts: Sequence[GoldenRun], adapter: ProvenAdapter | None = None
 ) -> tuple[list[ScenarioRun], tuple[GoldenRun, ...]]:
     """The logits of the package's graph in float32, and the greedy continuations; the graph is closed afterwards."""
     with contextlib.ExitStack() as stack:
@@ -101,7 +102,43 @@ def run_exactly(
         if source.encoder is not None:
             encoder = stack.enter_context(in_float32(graph.with_name(ENCODER_GRAPH)))
         decoder = decoders_of(source, session, adapter, encoder=encoder)
-        return list(feed_exactly(source, decoder, ids)), golden_runs(decoder, source, ids)
+        fed = list(feed_exactly(source, decoder, ids))
+        return fed, tuple(corrected(decoder, source, draft) for draft in drafts)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Compared:
+    """What a comparison of a graph with PyTorch measured."""
+
+    measured: list[Scenario]
+    """Of the package as it runs."""
+    exact: list[Scenario]
+    """The same with the package's rounded weights on both sides; empty where nothing was rounded."""
+    golden: tuple[GoldenRun, ...]
+
+
+def prove_with_rounding(
+    source: Source,
+    weights: Weights,
+    graph: Path,
+    ids: list[int],
+    *,
+    precision: Precision,
+    remedy: str,
+    roundings: Roundings | None,
+    adapter: ProvenAdapter | None = None,
+) -> Compared:
+    """Compare a graph with PyTorch, and a quantised one with the same rounded weights too.
+
+    Raises `ExportError` where they differ too much; `remedy`: what its message tells the user to do.
+    """
+    is_comparable = roundings is not None and roundings.by_name(source.module) is not None
+    tolerance = ANY_ROUNDING if is_comparable else TOLERANCES[precision]  # how much rounding costs has been measured
+    measured, golden = prove(source, weights, graph, ids, tolerance=tolerance, remedy=remedy, adapter=adapter)
+    if roundings is None:
+        return Compared(measured, [], golden)
+    exact, exact_runs = prove_exactly(source, weights, graph, ids, roundings, drafts=golden, adapter=adapter)
+    return Compared(measured, exact, with_exact_ids(golden, exact_runs))
 
 
 def prove_exactly(
@@ -111,16 +148,17 @@ def prove_exactly(
     ids: list[int],
     roundings: Roundings,
     *,
+    drafts: Sequence[GoldenRun] = (),
     adapter: ProvenAdapter | None = None,
 ) -> tuple[list[Scenario], tuple[GoldenRun, ...]]:
     """Measure a quantised package by float32's limits; raises `ExportError` if it differs by more than its rounding.
 
-    Returns the measurements, and the greedy continuations in that arithmetic. There are no measurements if a rounded matrix is no
-    parameter of the module, so that PyTorch cannot be given the same weights.
+    Returns the measurements, and the greedy continuations of `drafts`' prompts in that arithmetic. There are no measurements if a
+    rounded matrix is no parameter of the module, so that PyTorch cannot be given the same weights.
     """
     changes, tolerance = roundings.by_name(source.module), TOLERANCES[roundings.arithmetic]
     with as_export_error():
-        fed, golden = run_exactly(source, graph, ids, adapter)
+        fed, golden = run_exactly(source, graph, ids, drafts, adapter)
     if changes is None:
         return [], golden
     with weights.present(changes), computing_with(adapter, source.module):
@@ -138,9 +176,7 @@ def prove_exactly(
 
 
 def with_exact_ids(golden: tuple[GoldenRun, ...], exact: tuple[GoldenRun, ...]) -> tuple[GoldenRun, ...]:
-    """The runs with the continuations in exact arithmetic, where those are others; `exact`: of the same prompts, or empty."""
-    if not exact:
-        return golden
+    """The runs with the continuations in exact arithmetic of the same prompts, where those are others."""
     return tuple(
         run if run == other else dataclasses.replace(run, exact_ids=other.new_ids) for run, other in zip(golden, exact, strict=True)
     )

@@ -181,14 +181,29 @@ def golden_runs(new_decoder: NewDecoder, source: Source, ids: list[int]) -> tupl
     return tuple(greedy(new_decoder, source, list(source.encoder.start_ids), read) for read in prompts)
 
 
-def greedy(new_decoder: NewDecoder, source: Source, prompt: list[int], read: Sequence[int] = ()) -> GoldenRun:
-    """A greedy continuation by the package; `read`: the source of an encoder-decoder."""
-    decoder, new = new_decoder(read), list[int]()
-    logits = prefill(decoder, prompt)
-    for _ in range(min(GOLDEN_TOKENS, source.geometry.context_length - len(prompt) - 1)):
-        new.append(int(logits.argmax()))
-        logits = decoder.feed([new[-1]])[-1]
-    return GoldenRun(tuple(prompt), tuple(new), source_ids=tuple(read))
+def greedy(
+    new_decoder: NewDecoder, source: Source, prompt: list[int], read: Sequence[int] = (), new: Sequence[int] = ()
+) -> GoldenRun:
+    """A greedy continuation by the package; `read`: the source of an encoder-decoder, `new`: its beginning, where that is known."""
+    decoder, made = new_decoder(read), list(new)
+    logits = prefill(decoder, [*prompt, *made])
+    while len(made) < min(GOLDEN_TOKENS, source.geometry.context_length - len(prompt) - 1):
+        made.append(int(logits.argmax()))
+        logits = decoder.feed([made[-1]])[-1]
+    return GoldenRun(tuple(prompt), tuple(made), source_ids=tuple(read))
+
+
+def corrected(new_decoder: NewDecoder, source: Source, draft: GoldenRun) -> GoldenRun:
+    """The greedy continuation of a run's prompt, of which another arithmetic wrote a draft: one run where the draft is right.
+
+    A package's products of single tokens in float32 take many times as long as its own.
+    """
+    prompt, new = list(draft.prompt_ids), list(draft.new_ids)
+    likeliest = new_decoder(draft.source_ids).feed([*prompt, *new[:-1]], every_position=True)[len(prompt) - 1 :].argmax(axis=1)
+    wrong = np.flatnonzero(likeliest != new)
+    if not len(wrong):
+        return draft
+    return greedy(new_decoder, source, prompt, draft.source_ids, [*new[: wrong[0]], int(likeliest[wrong[0]])])
 
 
 def run_package(

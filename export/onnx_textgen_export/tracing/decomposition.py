@@ -2,19 +2,27 @@
 
 `torch.onnx.export` calls the program's `run_decompositions`, which traces all of it two more times: longer than the rest of an
 export. Few operators of a decoder need it, and each of those is another operator, or none at all. A program with any other such
-operator is left to PyTorch.
+operator is left to PyTorch. To write out where numbers change their type, it runs all of the program once more; what each node
+gives is known from the trace.
 """
 
 from __future__ import annotations
 
+import contextlib
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+from unittest import mock
 
 import torch
+from torch import Tensor
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.export import ExportedProgram
-from torch.fx import Graph, Node
+from torch.fx import Graph, Interpreter, Node
+
+TypePass: type[Interpreter] | None = None
+with contextlib.suppress(ImportError):  # another version of PyTorch: then it computes all of them
+    from torch.onnx._internal.fx.passes.type_promotion import _TypePromotionInterpreter as TypePass
 
 aten = torch.ops.aten
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
@@ -41,6 +49,27 @@ def run_decompositions(program: ExportedProgram, table: Mapping[Any, Callable[..
     graph.eliminate_dead_code()
     program.graph_module.recompile()
     return program
+
+
+@contextlib.contextmanager
+def known_results() -> Iterator[None]:
+    """Have PyTorch's pass over number types take from the trace what nodes of float32 alone give."""
+    if TypePass is None:
+        yield
+        return
+    compute = TypePass.run_node
+
+    def run_node(self: Interpreter, node: Node) -> object:
+        return node.meta["val"] if is_all_float32(node) else compute(self, node)
+
+    with mock.patch.object(TypePass, "run_node", run_node):
+        yield
+
+
+def is_all_float32(node: Node) -> bool:
+    """Return whether an operator reads and gives tensors of float32 only, which no type promotion changes."""
+    tensors = [each.meta.get("val") for each in (node, *node.all_input_nodes)]
+    return node.op == "call_function" and all(isinstance(each, Tensor) and each.dtype == torch.float32 for each in tensors)
 
 
 def is_decomposed(target: object, table: Mapping[Any, object]) -> bool:

@@ -35,7 +35,7 @@ from ..passes.order import Settings, run_passes
 from ..sources.output_layer import only_these_positions
 from ..sources.source import CacheTensor, Source
 from ..weights.streamed import UNMATERIALIZED_FROM, OwnWeights, Weights
-from .decomposition import run_decompositions
+from .decomposition import known_results, run_decompositions
 from .interface import finish_interface, input_names, output_names
 
 OPSET = 23
@@ -181,7 +181,7 @@ def trace_by_pytorch(
         read_shapes,
     )
     try:
-        with quiet(), torch.no_grad():
+        with quiet(), torch.no_grad(), known_results():
             flat = FlatDecoder(source, target, hidden_states=hidden_states, attention_maps=attention_maps)
             exported = torch.export.export(flat, example, dynamic_shapes=shapes, strict=False)
             check_ranges(exported, source)
