@@ -60,9 +60,8 @@ def test_a_command_of_the_page_ends_as_it_shows(command, shown, here, capsys, mo
     is_error = shown.startswith("error: ")
     assert (code != 0) is is_error or "doctor" in command, printed  # which finds on this machine what it finds
     assert printed
-    if (
-        "list" in command or "info " in command or (is_error and not re.search("/home/me|No such option", shown))
-    ):  # whose words are typer's
+    is_our_error = is_error and not re.search("/home/me|No such option", shown)  # whose words are typer's
+    if "list" in command or "info " in command or is_our_error:
         assert words(printed) == words(shown)
 
 
