@@ -134,6 +134,9 @@ OPTIONS: Mapping[str, Given] = {
     "allow_pickle": Given(
         bool, "Read weights from a pickle if there are no safetensors; tensors only.", ("--allow-pickle",), default=False
     ),
+    "recipe": Given(
+        Path | None, "Also write the recipe that rebuilds the folder from SOURCE without PyTorch; of an existing folder too."
+    ),
     "as_json": Given(bool, "Print the manifest as JSON.", ("--json",), default=False),
 }
 """Every option of the command but `--out`, in the order of its help."""
@@ -179,6 +182,14 @@ def export(
         onnx-textgen export HuggingFaceTB/SmolLM2-135M-Instruct --out ./smollm --precision int8
         onnx-textgen export my_model.py:build --out ./my-model --tokenizer tokenizer.json
     """
+    from onnx_textgen.package.reading import has_manifest  # noqa: PLC0415
+
+    recipe = given["recipe"]
+    if recipe is not None and has_manifest(out) and not given["force"]:
+        write_recipe(recipe, source, out)
+        return
+    if recipe is not None:
+        weights_of(source)
     from .exporting.exporter import export as make  # noqa: PLC0415
 
     stages = begin_export()
@@ -190,6 +201,27 @@ def export(
         typer.echo((made.folder / "manifest.json").read_text(encoding="utf-8"), nl=False)
     else:
         show(made)
+    if recipe is not None:
+        write_recipe(recipe, source, made.folder)
+
+
+def write_recipe(recipe: Path, source: str, folder: Path) -> None:
+    """Write the recipe of a package, and say how large it is."""
+    from .package.recipe import make_recipe  # noqa: PLC0415
+
+    size = make_recipe(folder, weights_of(source), recipe)
+    typer.echo(f"{recipe}: {size / 1e6:.2f} MB; it rebuilds {folder} with: onnx-textgen build {recipe} SOURCE --out DIR", err=True)
+
+
+def weights_of(source: str) -> Path:
+    """The one file of a source's weights; raises `OptionError` for any other source, which no recipe can name."""
+    path = Path(source)
+    inside = path / "model.safetensors"
+    if path.is_dir() and inside.is_file():
+        return inside
+    if path.is_file() and path.suffix in (".gguf", ".safetensors"):
+        return path
+    raise OptionError(f"--recipe needs a source with one weights file on this machine (GGUF, model.safetensors), not {source:.200}")
 
 
 app.command(help=help_of(export))(export)

@@ -60,7 +60,7 @@ STAND_INS = {
     # Nobody fetches or exports a model here: one that is there takes its place. A server would never end: it explains itself.
     "command": """
         [ "$1" != serve ] || exec {python} -m onnx_textgen.cli serve -h
-        [ "$1" != pull ] || {{ mkdir -p {cache} && cp -r {story} {cache}/$2; exit; }}
+        [ "$2" != smollm2 ] || {{ mkdir -p {cache} && cp -r {story} {cache}/smollm2; }}
         [ "$1" = export ] || exec {python} -m onnx_textgen.cli "$@"
         grep -q 'pip install .*export' {log} && echo "export $2" >> {log} && cp -r {story} "$4"
     """,

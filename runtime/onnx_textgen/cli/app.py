@@ -16,7 +16,7 @@ from ..errors import OnnxTextgenError, OptionError
 from ..help_texts import help_of, summary_of
 from ..requirements import wrong_version
 from . import extensions
-from .commands import bench, chat, doctor, generate, info, listing, pull, score, site, verify
+from .commands import bench, build, chat, doctor, generate, info, listing, pull, score, site, verify
 from .commands import inspect as inspect_command
 from .renamed_names import in_todays_names
 from .terminal import screen
@@ -84,6 +84,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "inspect": inspect_command.inspect_prompt,
     "score": score.score_text,
     "pull": pull.pull_model,
+    "build": build.build_package,
     "list": listing.show_models,
     "remove": pull.remove_model,
     "info": info.show_info,

@@ -88,7 +88,7 @@ def load_model(
     import onnx_textgen  # noqa: PLC0415  (importing ONNX Runtime takes half a second, which `--help` should not)
 
     for each in (model, assistant_model):
-        fetch_model(each)
+        fetch_model(each, screen.note)
     screen.progress(f"loading {model or 'the model'} ...")
     try:
         loaded = onnx_textgen.load(

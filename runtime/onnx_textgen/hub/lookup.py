@@ -18,6 +18,7 @@ from ..package.manifest import MANIFEST, is_allowed
 from ..package.reading import has_manifest, read_manifest
 from .hub_cache import download
 from .model_cache import find_cached as find_cached_package
+from .short_models import rebuild, recipe_of
 
 PREFIX = "hf:"
 NO_PARENT = r"(?!(.*[/\\@])?\.\.([/\\@]|$))"
@@ -56,12 +57,16 @@ def locate(package: str | Path | None = None) -> Path:
     """Find the folder (or graph) of an embedded model, a path, a model in the cache, or one on the hub, which is fetched.
 
     `owner/name` is a name on the hub if there is no such folder. `hf:owner/name` always is one, and may be followed by a folder or
-    graph inside and by `@revision`. Raises `PackageError` if the model does not exist or cannot be reached.
+    graph inside and by `@revision`. A short name that has a recipe is fetched and built once. Raises `PackageError` if the model
+    does not exist or cannot be reached.
     """
     name = parse_hub_name(package)
     if name is None:
         found, cached = find_package(package), find_cached_package(package)
-        return found if cached is None or found.exists() else cached
+        if found.exists():
+            return found
+        recipe = recipe_of(package)
+        return cached or (found if recipe is None else rebuild(str(package), recipe))
     return (None if name.inside else find_cached_package(name.source)) or fetch(name)
 
 

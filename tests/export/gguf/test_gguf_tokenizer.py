@@ -69,6 +69,11 @@ def test_flags_ends_templates_and_sampling_reach_the_package(model: Any, tmp_pat
     assert texts == ["<user>hi", "TOOLS"]
 
 
+def test_a_chat_model_whose_makers_say_nothing_is_drawn_from_as_by_llama_cpp(model: Any, tmp_path: Path) -> None:
+    write_gguf(tmp_path / "tiny.gguf", model, "llama")
+    assert open_source(tmp_path / "tiny.gguf").assets.generation == {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
+
+
 @pytest.mark.parametrize("key", ["add_sep_token", "a_new_flag"])
 def test_a_key_that_is_not_read_is_refused(model: Any, tmp_path: Path, key: str) -> None:
     write_gguf(tmp_path / "tiny.gguf", model, "llama", keys={f"tokenizer.ggml.{key}": True})

@@ -89,10 +89,10 @@ def test_a_folder_and_an_embedded_model_come_before_the_cache(tmp_path: Path, mo
 
 
 def test_an_unfinished_export_is_no_model(cache: Path) -> None:
-    put("smollm2").joinpath("manifest.json").unlink()
+    put("qwen3-0.6b").joinpath("manifest.json").unlink()
     assert cached_packages() == {}
-    with pytest.raises(PackageError, match="fetch it with: onnx-textgen pull smollm2"):
-        onnx_textgen.load("smollm2")
+    with pytest.raises(PackageError, match=r"fetch it with: onnx-textgen pull qwen3-0\.6b"):
+        onnx_textgen.load("qwen3-0.6b")
 
 
 def test_every_short_name_says_its_licence_and_where_it_comes_from(capsys: pytest.CaptureFixture[str]) -> None:

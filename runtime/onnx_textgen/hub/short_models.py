@@ -1,0 +1,31 @@
+"""Makes the model of a short name by the recipe that comes with this package, from the file of its makers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ..package.short_names import short_names
+from ..recipes.building import build
+from .model_cache import find_cached, place_of
+from .python_index import source_of
+
+RECIPES = Path(__file__).parents[1] / "recipes" / "shipped"
+
+
+def recipe_of(name: object) -> Path | None:
+    """The recipe of a short name; None for a name that has none."""
+    path = RECIPES / f"{name}.recipe"
+    return path if isinstance(name, str) and name in short_names() and path.is_file() else None
+
+
+def rebuild(name: str, recipe: Path) -> Path:
+    """Fetch the file of a short name and make the model's package in the cache; returns its folder. Raises `PackageError`."""
+    with source_of(short_names()[name]) as source:
+        return build(recipe, Path(source), place_of(name), force=True)
+
+
+def will_be_fetched(name: object) -> str | None:
+    """What is fetched, and its licence, if a name that is opened now has a recipe and is not in the cache; else None."""
+    if recipe_of(name) is None or not isinstance(name, str) or Path(name).exists() or find_cached(name) is not None:
+        return None
+    return short_names()[name].in_words
