@@ -29,12 +29,9 @@ REASON = """
 NO_TEMPLATE = "It has no chat template: it continues a text, and was not trained to answer"
 READS_SOURCE = "It is an encoder-decoder: it reads a source and writes a text for it, and was not trained to answer"
 COMMANDS = """
-To chat, fetch a chat model, which takes some minutes, and open this page with it. The first command downloads PyTorch, which only
-the export needs, the second the model ({megabytes} MB).
+To chat, open this page with a chat model, which this command fetches once ({megabytes} MB):
 
 ```sh
-pip install "onnx-textgen[export]"
-onnx-textgen pull {fetched}
 onnx-textgen demo {fetched}
 ```
 """
