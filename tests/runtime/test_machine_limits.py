@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import onnx_textgen
 from onnx_textgen import machine_limits
+from onnx_textgen.backends import onnxruntime_session
 from onnx_textgen.backends.onnxruntime_session import make_options
 
 PERIOD = 100_000
@@ -102,7 +103,10 @@ def test_half_the_cores_of_a_machine_with_two_threads_per_core_are_counted_once(
     assert machine_limits.threads_within_limits() == 1
 
 
-def test_sessions_take_the_threads_that_a_container_gives_time_for_unless_told(machine: Machine) -> None:
+def test_sessions_take_the_threads_that_a_container_gives_time_for_unless_told(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onnxruntime_session, "threads_within_limits", machine_limits.threads_within_limits)  # see tests/conftest.py
     machine.set_quota((), 2, PERIOD)
     assert make_options(None).intra_op_num_threads == 1
     assert make_options(3).intra_op_num_threads == 3

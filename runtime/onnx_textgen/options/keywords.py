@@ -67,7 +67,7 @@ class Options(TypedDict, total=False):
     num_return_sequences: int | None
     """Number of texts to return for a prompt."""
     best_of: int | None
-    """Draw this many texts and return those most likely per token; None = as many as are returned."""
+    """Draw this many texts and return the best: those that follow their schema, then the most likely per token; None = no more."""
     num_beams: int | None
     """Search for the most likely text with this many beams; 1 = no search."""
     length_penalty: float | None

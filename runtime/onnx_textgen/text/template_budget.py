@@ -9,7 +9,10 @@ from typing import Any
 from jinja2.exceptions import SecurityError
 
 MAX_SECONDS = 5.0
-"""A further limit, for large conversations and for costs that the steps miss; a real template takes milliseconds."""
+"""A further limit, for large conversations and for costs that the steps miss; a real template takes milliseconds.
+
+Of the thread's own time: a busy machine, or one that was asleep, stops no template.
+"""
 SIZED: tuple[type[Sized], ...] = (str, list, dict, tuple, range, type({}.keys()), type({}.values()), type({}.items()))
 """The types of a template's values that have a length; concrete ones, as a check for `Collection` takes ten times as long."""
 
@@ -21,12 +24,12 @@ class Budget:
 
     def __init__(self, steps: int) -> None:
         self._steps = steps
-        self._deadline = time.monotonic() + MAX_SECONDS
+        self._deadline = time.thread_time() + MAX_SECONDS
 
     def spend(self, steps: int) -> None:
         """Subtract `steps`; raises `SecurityError` when none are left, or after `MAX_SECONDS`."""
         self._steps -= steps
-        if self._steps < 0 or time.monotonic() > self._deadline:
+        if self._steps < 0 or time.thread_time() > self._deadline:
             raise SecurityError("it takes more steps than any chat template needs")
 
     def spend_deep_size(self, value: object) -> int:

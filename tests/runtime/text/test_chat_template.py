@@ -3,13 +3,16 @@
 import datetime
 import functools
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from jinja2.exceptions import SecurityError
 
 from onnx_textgen.errors import TemplateError
 from onnx_textgen.text.chat_template import render_chat
+from onnx_textgen.text.template_budget import Budget
 from onnx_textgen.text.template_sandbox import compiled
 
 NOW = datetime.datetime(2024, 7, 26, 12, 0)
@@ -196,3 +199,12 @@ def test_each_run_of_a_template_has_a_budget_of_its_own() -> None:
             shown(variables={"n": 5000})
         for _ in range(3):
             assert len(shown(variables={"n": 120})) == 120 * 120
+
+
+def test_the_seconds_of_a_template_are_those_of_its_thread(monkeypatch):
+    budget = Budget(100)
+    monkeypatch.setattr(time, "monotonic", lambda: 1e9)  # the machine was asleep
+    budget.spend(1)
+    monkeypatch.setattr(time, "thread_time", lambda: 1e9)
+    with pytest.raises(SecurityError, match="more steps than any chat template needs"):
+        budget.spend(1)
