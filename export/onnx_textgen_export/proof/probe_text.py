@@ -16,14 +16,24 @@ PROBE_TEXT = (Path(__file__).parents[1] / "texts" / "probe_text.txt").read_text(
 
 
 def probe_ids(source: Source, tokenizer: Tokenizer | None) -> list[int]:
-    """Token ids to compare on: text if there is a tokenizer, else ids drawn with a fixed seed; the last ids are spread evenly."""
+    """Token ids to compare on: text if there is a tokenizer, else ids drawn with a fixed seed; the last ids are spread evenly.
+
+    The id of padding is none of them, also where the tokenizer has a text for it: some models count no position for it.
+    """
     needed, vocab_size = long_length(source), source.geometry.vocab_size
     end = spread_ids(vocab_size, LAST_STEPS)
+    count = needed - len(end)
     if tokenizer is None:
-        drawn = [int(i) for i in np.random.default_rng(1).integers(0, vocab_size, needed - len(end))] + end
-        return [(token_id + 1) % vocab_size if token_id == source.padding_id else token_id for token_id in drawn]
+        ids = [int(i) for i in np.random.default_rng(1).integers(0, vocab_size, count)]
+    else:
+        ids = ids_of_text(tokenizer, vocab_size, count)
+    return [(token_id + 1) % vocab_size if token_id == source.padding_id else token_id for token_id in ids + end]
+
+
+def ids_of_text(tokenizer: Tokenizer, vocab_size: int, count: int) -> list[int]:
+    """Ids of the probe text; raises `ExportError` for a tokenizer of another model."""
     ids: list[int] = []
-    while len(ids) < needed - len(end):
+    while len(ids) < count:
         more = tokenizer.encode(PROBE_TEXT, add_special_tokens=not ids).ids
         if not more or max(more) >= vocab_size:
             raise ExportError(
@@ -31,7 +41,7 @@ def probe_ids(source: Source, tokenizer: Tokenizer | None) -> list[int]:
                 "they do not belong together"
             )
         ids += more
-    return ids[: needed - len(end)] + end
+    return ids[:count]
 
 
 def spread_ids(vocab_size: int, count: int) -> list[int]:

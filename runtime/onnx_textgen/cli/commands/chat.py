@@ -82,6 +82,8 @@ def hold_session(
         raise OptionError(f"{loaded.manifest.name} has no chat template, so it cannot call tools; leave --tools out")
     if own is not None and not loaded.chats.calls_tools:
         screen.note(f"how {loaded.manifest.name} writes calls is not known, so they stay text; give --response-template FILE")
+    if loaded.chat_template is not None:  # small models repeat themselves, and an answer may be as long as the context
+        generation = {"loop_guard": "stop", **generation}
     chat = Chat(loaded, generation, system, read_variables(chat_template_kwargs), own)
     if loaded.chat_template is None:
         screen.note(f"{loaded.manifest.name} has no chat template: it continues one text, to which you add lines")

@@ -116,7 +116,10 @@ def test_what_a_template_raises_commands_no_terminal(chat, capsys):
 def test_options_reach_every_turn(chat):
     model = CharacterModel(chat_template=TEMPLATE)
     assert chat(model, "one", "two", options=["-n", "9", "--seed", "4"]) == 0
-    assert [options for _, options in model.calls] == [{"max_new_tokens": 9, "seed": 4}] * 2
+    assert [options for _, options in model.calls] == [{"loop_guard": "stop", "max_new_tokens": 9, "seed": 4}] * 2
+    model = CharacterModel(chat_template=TEMPLATE)
+    assert chat(model, "one", options=["--loop-guard", "off"]) == 0
+    assert [options for _, options in model.calls] == [{"loop_guard": "off"}]
 
 
 def test_a_system_prompt_stands_before_the_conversation_also_one_that_has_begun(chat):
