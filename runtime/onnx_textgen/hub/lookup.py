@@ -63,9 +63,9 @@ def locate(package: str | Path | None = None) -> Path:
     name = parse_hub_name(package)
     if name is None:
         found, cached = find_package(package), find_cached_package(package)
-        if found.exists():
-            return found
         recipe = recipe_of(package)
+        if (cached is None and recipe is None) or found.exists():
+            return found
         return cached or (found if recipe is None else rebuild(str(package), recipe))
     return (None if name.inside else find_cached_package(name.source)) or fetch(name)
 
