@@ -19,6 +19,7 @@ from onnx_textgen.package.short_names import ShortName
 from onnx_textgen.recipes.building import build
 from support.examples import examples
 from support.recipes import changed, made_recipe
+from support.smollm2 import smollm2_file
 
 Made = tuple[Path, Path, Path]
 NAME = "onnx/model.onnx_data"
@@ -139,3 +140,12 @@ def test_a_short_name_with_a_recipe_opens_at_once(
         capsys.readouterr()
         assert run(command) == 0
         assert "Tiny, licence MIT: 3 MB from a==1 on the Python package index" in capsys.readouterr().err
+
+
+def test_the_recipes_that_ship_rebuild_their_models(tmp_path: Path) -> None:
+    assert [path.stem for path in short_models.RECIPES.glob("*.recipe")] == ["smollm2"]
+    built = build(short_models.RECIPES / "smollm2.recipe", smollm2_file(), tmp_path / "smollm2")
+    model = onnx_textgen.load(built)
+    assert model.manifest.name == "SmolLM2-135M-Instruct"
+    assert model.manifest.generation == {"temperature": 0.2, "top_p": 0.9}
+    assert "4" in model.chat([{"role": "user", "content": "What is 2+2?"}], max_new_tokens=20, temperature=0).text
