@@ -22,7 +22,6 @@ from support.recipes import changed, made_recipe
 from support.smollm2 import smollm2_file
 
 Made = tuple[Path, Path, Path]
-NAME = "onnx/model.onnx_data"
 
 
 @pytest.fixture(scope="module")
