@@ -141,7 +141,7 @@ class Cell:
         self.process.start()
         other.close()
 
-    def hold(self, attack: Callable[..., Verdict], *arguments: Any, cpu_seconds: int = 20) -> None:
+    def hold(self, attack: Callable[..., Verdict], *arguments: Any, cpu_seconds: int = 60) -> None:
         """Assert that an attack does what the law allows; one that takes longer is a hang."""
         try:
             self.pipe.send((attack, arguments, cpu_seconds))
