@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import gradio as gr
 from gradio.events import api
 
@@ -10,6 +12,7 @@ from onnx_textgen.errors import OnnxTextgenError
 from . import view
 from .api import make_generate
 from .chat.own_tools import OwnTools
+from .encoder_decoders import can_chat
 from .fetch_panel import OpenerOf, make_fetch_panel
 from .limits import QUICK, RUNNING, RUNS
 from .models import ModelRegistry
@@ -29,22 +32,33 @@ def make_page(registry: ModelRegistry, *, opener_of: OpenerOf | None = None, own
     with gr.Blocks(title="onnx-textgen", analytics_enabled=False, delete_cache=(3600, 3600)) as page:
         api(make_generate(registry), api_name="generate", **RUNS)
         with gr.Row(elem_id="top"):
-            with gr.Column(scale=3, min_width=320):
-                masthead = gr.HTML(view.masthead(registry.names[0], first), apply_default_css=False)
-            with gr.Column(scale=1, min_width=200, visible=len(registry.names) > 1 or opener_of is not None):
-                picker = gr.Dropdown(registry.names, label="Model", filterable=False, elem_id="picker")
-                if opener_of is not None:
-                    make_fetch_panel(registry, picker, opener_of)
-                    page.load(lambda: gr.update(choices=registry.names), None, picker, **QUICK)
+            masthead = gr.HTML(view.masthead(registry.names[0], first), apply_default_css=False, elem_id="masthead")
+            has_choice = len(registry.names) > 1 or opener_of is not None
+            picker = gr.Dropdown(
+                registry.names, label="Model", show_label=False, filterable=False, visible=has_choice, elem_id="picker"
+            )
+            if opener_of is not None:
+                make_fetch_panel(registry, picker, opener_of)
+        wanted = gr.Textbox(visible=False)  # the model that the address names
+        page.load(lambda name: offered(registry, name), wanted, picker, js="() => inAddress('model')", **QUICK)
         picked = picker.change(lambda name: describe(registry, name), picker, masthead, **RUNNING)
-        with gr.Tabs(overflow_behavior="wrap"):  # on a phone, a menu would hide some tabs
+        picker.change(None, picker, None, js="(name) => { keepInAddress('model', name) }", **QUICK)
+        # On a phone, a menu would hide some tabs.
+        with gr.Tabs(selected="Chat" if can_chat(first) else "Write", overflow_behavior="wrap", elem_id="tabs"):
             for name, tab in TABS.items():
-                with gr.Tab(name):
+                with gr.Tab(name, id=name):
                     if tab is chat:
                         chat.make_tab(registry, picker, picked, opener_of, own)
                     else:
                         tab.make_tab(registry, picker, picked)
+        page.load(None, js="showTabOfAddress", **QUICK)
     return page
+
+
+def offered(registry: ModelRegistry, name: object) -> Any:  # noqa: ANN401 - an update of Gradio's
+    """The choices of models when the page is loaded, and the one that its address names."""
+    known = {"value": name} if name in registry.names else {}
+    return gr.update(choices=registry.names, **known)
 
 
 def describe(registry: ModelRegistry, name: str) -> str:

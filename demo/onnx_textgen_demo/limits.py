@@ -11,8 +11,6 @@ from onnx_textgen.errors import PromptError
 from onnx_textgen.options.checks import shown
 
 MAX_PROMPT_CHARS = 50_000
-LONGEST_TEXT = 1024
-"""Largest value of the length slider; a slider over 100,000 tokens could not be set precisely."""
 MOST_SECONDS = 600.0
 """Time limit of a text for another program, because the page does not notice when that program disconnects."""
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import gradio as gr
 
 from onnx_textgen.errors import OptionError
 from onnx_textgen.options.merging import make_generation_config
 
-from .limits import LONGEST_TEXT
-
 if TYPE_CHECKING:
     from onnx_textgen import Model
 
+Length = Literal["of a text", "of an answer", "none"]
+"""What the number of new tokens limits; an answer may fill the context, as with `Model.chat`; "none": there is no such slider."""
 TRUNCATION_OPTIONS = ("top_k", "top_p", "min_p")
 
 
@@ -25,6 +25,7 @@ class SamplingControls:
 
     sliders: dict[str, gr.Slider]
     seed: gr.Textbox
+    length: Length
 
     @property
     def inputs(self) -> list[gr.Slider | gr.Textbox]:
@@ -43,20 +44,19 @@ class SamplingControls:
         return options | {"seed": read_seed(seed)}
 
     def defaults_of(self, model: Model | None) -> list[Any]:
-        """The package's defaults for `inputs`; no change without a model."""
+        """Updates of `inputs` to the package's defaults; no change without a model."""
         if model is None:
             return [gr.skip()] * len(self.inputs)
-        return [*default_values(model, list(self.sliders)), gr.skip()]
+        return [*(gr.update(**settings_for(model, name, self.length)) for name in self.sliders), gr.skip()]
 
 
 RANGES: dict[str, dict[str, Any]] = {
     "max_new_tokens": {
         "minimum": 1,
-        "maximum": LONGEST_TEXT,
         "step": 1,
         "precision": 0,
         "label": "Max new tokens",
-        "info": "The text ends here at the latest.",
+        "info": "The text ends here at the latest, and where the context ends.",
     },
     "temperature": {
         "minimum": 0,
@@ -91,11 +91,10 @@ RANGES: dict[str, dict[str, Any]] = {
 """Settings of the sliders, by option."""
 
 
-def make_sampling_controls(model: Model, *, with_length: bool = True) -> SamplingControls:
-    """The controls, set to the package's defaults. `with_length`: include the number of new tokens."""
-    names = [name for name in RANGES if with_length or name != "max_new_tokens"]
-    values = default_values(model, names)
-    sliders = {name: gr.Slider(**RANGES[name], value=value) for name, value in zip(names, values, strict=True)}
+def make_sampling_controls(model: Model, *, length: Length = "of a text") -> SamplingControls:
+    """The controls, set to the package's defaults."""
+    names = [name for name in RANGES if length != "none" or name != "max_new_tokens"]
+    sliders = {name: gr.Slider(**RANGES[name], **settings_for(model, name, length)) for name in names}
     seed = gr.Textbox(
         label="Seed",
         info="The same seed gives the same text.",
@@ -103,14 +102,16 @@ def make_sampling_controls(model: Model, *, with_length: bool = True) -> Samplin
         max_lines=1,
         elem_classes="seed",
     )
-    return SamplingControls(sliders, seed)
+    return SamplingControls(sliders, seed, length)
 
 
-def default_values(model: Model, names: list[str]) -> list[float]:
-    """The package's defaults for these options, else the runtime's."""
-    defaults = make_generation_config(model.manifest.generation, {})
-    longest = min(LONGEST_TEXT, model.manifest.geometry.context_length)
-    return [min(defaults.max_new_tokens, longest) if name == "max_new_tokens" else getattr(defaults, name) for name in names]
+def settings_for(model: Model, name: str, length: Length) -> dict[str, Any]:
+    """What a slider takes from a model: its default for the option, and for the length also its context."""
+    default = getattr(make_generation_config(model.manifest.generation, {}), name)
+    if name != "max_new_tokens":
+        return {"value": default}
+    context = model.manifest.geometry.context_length
+    return {"value": context if length == "of an answer" else min(default, context), "maximum": context}
 
 
 def read_seed(text: str | None) -> int:

@@ -201,7 +201,7 @@ def masthead(name: str, model: Model) -> str:
         ("context", f"{manifest.geometry.context_length:,} tokens"),
         *([("source", f"{manifest.encoder.source_length:,} tokens")] if manifest.encoder is not None else []),
     ]
-    items = "".join(f"<li><span>{name}</span> <b>{escape(value)}</b></li>" for name, value in chips)
+    items = "".join(f'<li title="{name}"><span>{name}</span> {escape(value)}</li>' for name, value in chips)
     return title(f"<ul>{items}</ul>")
 
 
@@ -210,9 +210,6 @@ def cannot_load(name: str, reason: str) -> str:
     return title(f'<p class="problem" role="alert"><b>{escape(name)}</b> cannot be used: {escape(reason)}</p>')
 
 
-def title(below: str) -> str:
-    """The page's name and a sentence about it."""
-    return (
-        '<header class="masthead"><h1>onnx-textgen</h1>'
-        f"<p>A language model writes, token by token, on this machine: ONNX Runtime, no PyTorch.</p>{below}</header>"
-    )
+def title(after: str) -> str:
+    """The page's name, with what follows it in its line."""
+    return f'<header class="masthead"><h1>onnx-textgen</h1>{after}</header>'

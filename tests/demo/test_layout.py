@@ -3,11 +3,13 @@
 import itertools
 
 import pytest
+from selenium.webdriver.common.keys import Keys
 
 import onnx_textgen
 from onnx_textgen_demo.app import TABS
 from onnx_textgen_demo.models import ModelRegistry
 from support.browser import PHONE, element, elements, open_page, open_tab, wait_until, window, write
+from support.chat_page import open_chat, say, turns_of, wait_for_turns
 from support.paced_runs import make_chatty
 from support.scripted_model import TINY_PACKAGE, ScriptedModel
 
@@ -29,6 +31,11 @@ SETTLED = "const done = arguments[0]; requestAnimationFrame(() => requestAnimati
 def go_to_tab(driver, name):
     open_tab(driver, name)
     wait_until(driver, lambda: selected_tab(driver) == name, f"the tab {name}")
+
+
+def said_of(driver):
+    """What the header says of its model, to screen readers too."""
+    return element(driver, ".masthead").get_attribute("textContent")
 
 
 def selected_tab(driver):
@@ -64,13 +71,10 @@ def test_the_header_takes_little_of_a_phone_and_covers_nothing(chromium, served,
     with window(chromium, width, 844):
         models = ModelRegistry({"a-model-with-quite-a-long-name": lambda: tiny, "other": lambda: tiny})
         open_page(chromium, served(models, opener_of=lambda name: None))
-        assert chromium.execute_script(HEIGHT) <= 140
+        assert chromium.execute_script(HEIGHT) <= 64
         title, picker = element(chromium, ".masthead h1"), element(chromium, "#picker")
         text = chromium.execute_script(TEXT_WIDTH, title)
         assert title.rect["x"] + text <= picker.rect["x"], "beside each other"
-        chips = elements(chromium, ".masthead li")
-        assert len({chip.rect["y"] for chip in chips}) == 1
-        assert chips[-1].rect["x"] + chips[-1].rect["width"] <= width
         go_to_tab(chromium, "Chat")
         assert chromium.execute_script("return document.documentElement.scrollWidth") <= width
 
@@ -80,10 +84,50 @@ TEXT_WIDTH = "const r = document.createRange(); r.selectNodeContents(arguments[0
 
 def test_the_field_for_a_message_is_on_the_first_screen_of_a_phone(chromium, served):
     with window(chromium, 400, 800):
-        open_page(chromium, served(ModelRegistry({"one": lambda: make_chatty(4), "two": None}), opener_of=lambda name: None))
-        open_tab(chromium, "Chat", "#send")
+        open_chat(chromium, served(ModelRegistry({"one": lambda: make_chatty(4), "two": None}), opener_of=lambda name: None))
         bottom = "return document.querySelector('#message').getBoundingClientRect().bottom"
-        assert 700 < chromium.execute_script(bottom) <= 800, "and little is left below it"
+        assert 760 < chromium.execute_script(bottom) <= 800, "and little is left below it"
+
+
+@pytest.mark.parametrize("size", [(400, 800), (1280, 800)], ids=str)
+def test_only_the_messages_scroll_in_a_chat(chromium, served, size):
+    with window(chromium, *size):
+        open_chat(chromium, served(make_chatty(4)))
+        say(chromium, "a cat")
+        wait_for_turns(chromium, 2)
+        assert chromium.execute_script("return document.documentElement.scrollHeight") <= size[1]
+
+
+def test_the_panel_that_fetches_moves_nothing_and_closes(chromium, served, tiny):
+    open_page(chromium, served(tiny, opener_of=lambda name: None))
+    places = chromium.execute_script(PLACES)
+    for close in (lambda: element(chromium, "body").send_keys(Keys.ESCAPE), element(chromium, "#prompt textarea").click):
+        element(chromium, "#fetch > button").click()
+        wait_until(chromium, lambda: element(chromium, "#fetch-start").is_displayed(), "the panel")
+        assert chromium.execute_script(PLACES) == places
+        close()
+        wait_until(chromium, lambda: not element(chromium, "#fetch-start").is_displayed(), "its end")
+
+
+def test_the_page_opens_on_what_its_model_is_for_and_as_its_address_says(chromium, served, tiny):
+    address = served(ModelRegistry({"talks": lambda: make_chatty(4), "plain": lambda: tiny}))
+    chromium.get(address)
+    wait_until(chromium, lambda: elements(chromium, "#send") and element(chromium, "#send").is_displayed(), "the chat")
+    say(chromium, "a cat")
+    turns = wait_for_turns(chromium, 2)
+    chromium.refresh()
+    wait_until(chromium, lambda: elements(chromium, "#turns") and turns_of(chromium) == turns, "the same conversation")
+    open_tab(chromium, "Measure")
+    element(chromium, "#picker input").click()
+    wait_until(chromium, lambda: elements(chromium, "[role=option]"), "the models")[1].click()
+    wait_until(chromium, lambda: "model plain" in said_of(chromium), "the other model")
+    chromium.refresh()
+    wait_until(chromium, lambda: elements(chromium, ".masthead") and "model plain" in said_of(chromium), "the same model")
+    assert selected_tab(chromium) == "Measure"
+    chromium.get(f"{address}#tab=Nowhere&model=none&chat=never")
+    chromium.refresh()
+    wait_until(chromium, lambda: elements(chromium, "#send") and element(chromium, "#send").is_displayed(), "the chat")
+    assert turns_of(chromium) == []
 
 
 @pytest.mark.slow
@@ -100,7 +144,7 @@ def test_all_tabs_are_in_one_row_on_a_phone(chromium, served, width):
 
 def test_a_model_has_the_name_it_is_picked_by_everywhere(chromium, served, tiny):
     open_page(chromium, served(ModelRegistry({"first pick": lambda: tiny, "second pick": lambda: make_chatty(4)})))
-    assert "model first pick" in element(chromium, ".masthead").text
+    assert "model first pick" in said_of(chromium)
     go_to_tab(chromium, "Chat")
     assert "first pick" in element(chromium, "#no-chat").text
     go_to_tab(chromium, "Measure")

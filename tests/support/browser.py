@@ -103,14 +103,17 @@ def elements(driver, selector):
 
 
 def open_page(driver, address):
+    """The page at its tab Write."""
     driver.get(address)
-    wait_until(driver, lambda: elements(driver, "#generate") and is_laid_out(driver), "the page")
+    wait_until(driver, lambda: elements(driver, "button[role=tab][aria-selected=true]"), "the page")
+    open_tab(driver, "Write")
+    wait_until(driver, lambda: elements(driver, "#generate") and is_laid_out(driver), "the tab")
 
 
 def is_laid_out(driver):
     """Whether the options of Write are open, or folded away on a phone; they are there last."""
-    seed = elements(driver, SEED)
-    return bool(seed) and seed[0].is_displayed() == driver.execute_script("return innerWidth > 600")
+    is_open = any(each.is_displayed() for each in elements(driver, SEED))
+    return is_open == driver.execute_script("return innerWidth > 600")
 
 
 def open_tab(driver, name, button=None):

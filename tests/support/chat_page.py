@@ -4,22 +4,27 @@ import json
 
 from selenium.webdriver.common.keys import Keys
 
-from support.browser import element, elements, open_page, open_tab, set_value, wait_until
+from support.browser import element, elements, open_tab, set_value, wait_until
 
-PREFIX, OPEN = "onnx-textgen.chat.", "onnx-textgen.open"
+PREFIX = "onnx-textgen.chat."
 FIGURES = "#turns .turn:last-of-type .figures"
 
 
 def open_chat(driver, address):
-    """The page at its tab, with the conversations that its storage has."""
-    open_page(driver, address)
-    open_tab(driver, "Chat", "#send")
+    """The page at its tab; if it was open before, as its address shows it."""
+    if driver.current_url.startswith(address):
+        driver.refresh()
+    else:
+        driver.get(address)
+    wait_until(driver, lambda: elements(driver, "button[role=tab][aria-selected=true]"), "the page")
+    open_tab(driver, "Chat")
+    wait_until(driver, lambda: elements(driver, "#send") and element(driver, "#send").is_displayed(), "the tab")
 
 
 def open_empty_chat(driver, address):
     """The page at its tab, with no conversations in its storage."""
     driver.get(address)
-    driver.execute_script("localStorage.clear(); sessionStorage.clear()")
+    driver.execute_script("localStorage.clear(); history.replaceState(null, '', '/')")
     open_chat(driver, address)
 
 
@@ -75,7 +80,7 @@ def kept(driver):
 def keep(driver, key, value):
     """Put a value into the browser's storage, as the conversation of a key that a reload opens."""
     driver.execute_script("localStorage.setItem(arguments[0], arguments[1])", PREFIX + key, value)
-    driver.execute_script("sessionStorage.setItem(arguments[0], arguments[1])", OPEN, key)
+    driver.execute_script("keepInAddress('chat', arguments[0])", key)
 
 
 def open_conversation(driver, address, tree, count):

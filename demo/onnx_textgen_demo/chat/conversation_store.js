@@ -2,7 +2,6 @@
 // Python wrote it }. Everything there is untrusted: it is drawn as text, and Python checks it before it uses it.
 
 const PREFIX = "onnx-textgen.chat.";
-const OPEN = "onnx-textgen.open"; // of this tab of the browser
 const MOST = 100; // conversations; the oldest are removed first
 
 const at = (selector) => element.querySelector(selector);
@@ -46,12 +45,7 @@ const write = (key, kept) => {
   }
 };
 const remove = (key) => localStorage.removeItem(PREFIX + key);
-const remember = (key) => {
-  try {
-    if (key) sessionStorage.setItem(OPEN, key);
-    else sessionStorage.removeItem(OPEN);
-  } catch { /* likewise */ }
-};
+const remember = (key) => keepInAddress("chat", key);
 
 const title = (kept) => String(kept.name || kept.conversation.title || "Conversation");
 const isDeleted = (message) => message?.role === "deleted";

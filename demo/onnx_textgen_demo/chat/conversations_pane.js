@@ -79,8 +79,8 @@ const follow = ({ key }) => {
 const open = (key, place) => { // place: of a message that is to be seen, whatever branch was shown last
   const conversation = read(key)?.conversation;
   problem = "";
+  remember(conversation ? key : null);
   if (!conversation) return draw();
-  remember(key);
   const isSeen = place === undefined || pathOf(conversation).includes(place);
   show(isSeen ? conversation : { ...conversation, leaf: latestThrough(conversation.nodes, place) });
   showList(false);
@@ -157,8 +157,4 @@ watch("value", save);
 addEventListener("storage", follow);
 addEventListener("pagehide", () => { if (later !== null) putBoth(); });
 draw();
-let before = null;
-try {
-  before = sessionStorage.getItem(OPEN);
-} catch { /* the browser forbids storage */ }
-if (before) open(before); // after a reload
+if (inAddress("chat")) open(inAddress("chat"));

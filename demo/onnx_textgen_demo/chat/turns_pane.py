@@ -202,11 +202,11 @@ def figures_html(figures: Figures, *, names_model: bool = False) -> str:
     if figures.generated_tokens:
         facts.append(f"<b>{figures.generated_tokens:,}</b> token{'' if figures.generated_tokens == 1 else 's'}")
     if figures.first_token_seconds:
-        facts.append(f"first after <b>{1000 * figures.first_token_seconds:,.0f} ms</b>")
+        facts.append(f'<span class="aside">first after <b>{1000 * figures.first_token_seconds:,.0f} ms</b></span>')
     if figures.context_length:
         facts.append(context_html(figures))
     if figures.reused_tokens:
-        facts.append(f"from cache <b>{figures.reused_tokens:,} of {figures.prompt_tokens:,}</b>")
+        facts.append(f'<span class="aside">from cache <b>{figures.reused_tokens:,} of {figures.prompt_tokens:,}</b></span>')
     if figures.finish_reason not in ("", "eos", "tool_calls"):  # the cards say the last
         facts.append(escape(ENDINGS.get(figures.finish_reason, figures.finish_reason)))
     return f'<p class="figures">{"".join(f"<span>{fact}</span>" for fact in facts)}</p>' if facts else ""
@@ -217,5 +217,5 @@ def context_html(figures: Figures) -> str:
     share = min(1.0, figures.context_tokens / figures.context_length)
     return (
         f'<span class="context-bar" aria-hidden="true"><i style="width:{100 * share:.1f}%"></i></span>'
-        f"<b>{figures.context_tokens:,} / {figures.context_length:,}</b> tokens of context"
+        f'<b>{figures.context_tokens:,} / {figures.context_length:,}</b> <span class="words">tokens of context</span>'
     )

@@ -110,6 +110,7 @@ def serve(
         run_history=False,
         footer_links=[],  # no links, no footer
         theme=THEME,
+        head=f"<script>{(ROOM / 'page.js').read_text(encoding='utf-8')}</script>",
         css_paths=[ROOM / "page.css", ROOM / "chat" / "glyphs.css", ROOM / "chat" / "chat.css"],
         app_kwargs={
             "middleware": [

@@ -16,7 +16,7 @@ from ..background import in_background
 from ..buttons import RunButtons, at_the_end
 from ..encoder_decoders import is_encoder_decoder, name_of_prompt, prompt_for
 from ..error_messages import shown_errors
-from ..limits import LONGEST_TEXT, MAX_PROMPT_CHARS, QUICK, RUNNING, checked
+from ..limits import MAX_PROMPT_CHARS, QUICK, RUNNING, checked
 from ..models import ModelRegistry
 from ..sampling_controls import read_seed
 from ..view import ENDINGS
@@ -66,7 +66,7 @@ def make_tab(registry: ModelRegistry, picker: gr.Dropdown, picked: Dependency) -
         models = gr.CheckboxGroup(
             registry.names, value=registry.names[:1], label="Models", visible=has_choice, elem_id="compare-models", min_width=280
         )
-        length = gr.Slider(1, min(256, LONGEST_TEXT), 60, step=1, precision=0, label="Max new tokens", min_width=280)
+        length = gr.Slider(1, 256, 60, step=1, precision=0, label="Max new tokens", min_width=280)
         seed = gr.Textbox("7", label="Seed", info="One for all of them.", max_lines=1, min_width=280)
     with gr.Row():
         start = gr.Button("Write side by side", variant="primary", scale=2, min_width=120, elem_id="compare")

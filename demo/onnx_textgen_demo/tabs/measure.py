@@ -46,7 +46,8 @@ def make_tab(registry: ModelRegistry, picker: gr.Dropdown, picked: Dependency) -
         f"Prompts of pseudo-random tokens, each followed by {NEW_TOKENS} greedy ones on a fresh cache; the functions are those of "
         "`onnx-textgen bench`. Other work on this machine, other tabs of this page included, slows it down."
     )
-    rounds = gr.Slider(1, 5, 2, step=1, precision=0, label="Rounds", info="Figures are their medians; one more runs first.")
+    explanation = "The figures are their medians. A first round warms up and is not counted."
+    rounds = gr.Slider(1, 5, 2, step=1, precision=0, label="Rounds", info=explanation)
     with gr.Row():
         start = gr.Button("Start", variant="primary", scale=2, min_width=120, elem_id="measure")
         stop = gr.Button("Stop", scale=1, min_width=80, interactive=False, elem_id="measure-stop")
@@ -130,6 +131,7 @@ def draw_table(rows: Sequence[Sequence[float]]) -> str:
 
 def draw(rows: Sequence[Sequence[float]]) -> str:
     """The plots of the table's rows."""
+    across = "prompt tokens, doubling"
     return "".join(
-        line_plot([(row[0], row[column]) for row in rows], title=title, across="prompt tokens") for column, title in PLOTS.items()
+        line_plot([(row[0], row[column]) for row in rows], title=title, across=across) for column, title in PLOTS.items()
     )
