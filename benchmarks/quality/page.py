@@ -81,8 +81,8 @@ def conditions(command: str, about: Record, machine: str, engines: str) -> str:
     """What a reader must know to repeat the figures."""
     return (
         f"Measured with `{command}` on {machine}, {about['threads']} threads; {engines}. The text: {Path(about['text']).name}, its "
-        f"first {about['tokens']:,} tokens in windows of {about['window']}, each fed alone from an empty context. Converters that read "
-        f"data got {Path(about['calibration']).name}."
+        f"first {about['tokens']:,} tokens in windows of {about['window']}, each fed alone from an empty context. Converters that "
+        f"read data got {Path(about['calibration']).name}."
     )
 
 
