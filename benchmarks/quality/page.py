@@ -81,13 +81,8 @@ def conditions(command: str, about: Record, machine: str, engines: str) -> str:
     """What a reader must know to repeat the figures."""
     return (
         f"Measured with `{command}` on {machine}, {about['threads']} threads; {engines}. The text: {Path(about['text']).name}, its "
-        f"first {about['tokens']:,} tokens in windows of {about['window']}, each fed alone from an empty context; the same token "
-        f"ids for all. The reference is the checkpoint in float32, by transformers. Converters that read data got "
-        f"{Path(about['calibration']).name}. MB (10^6 bytes) counts graph and weights; a GGUF also holds the tokenizer; in "
-        "brackets the file without it. Every engine computes as it does by default, its rounding of activations and of the cache "
-        "included, except OpenVINO, which computes in float32 (INFERENCE_PRECISION_HINT) where it would choose bfloat16. Speeds, "
-        "where given, are greedy decoding of 128 tokens after a prompt of 128, and reading a prompt of 512: medians of rounds in "
-        "which all forms take turns."
+        f"first {about['tokens']:,} tokens in windows of {about['window']}, each fed alone from an empty context. Converters that "
+        f"read data got {Path(about['calibration']).name}."
     )
 
 

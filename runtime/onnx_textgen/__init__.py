@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import os
 
-TYPE_CHECKING = False  # as in `typing`, whose import would take longer than this whole module
+# As in `typing`, whose import would take longer than this whole module; jedi reads the names below only if this is no literal.
+TYPE_CHECKING = bool()  # noqa: UP018 - see above
 if TYPE_CHECKING:  # for type checkers and editors
     from .answers.records import ChatAnswer, ChatChunk, ToolCall, tool_result
     from .answers.tools import Tool

@@ -108,6 +108,9 @@ class Generation:
         text = self.text if len(self.text) <= SHOWN_CHARACTERS else f"{self.text[:SHOWN_CHARACTERS]}..."
         return f"<Generation {text!r}: {len(self.token_ids):,} tokens, {self.finish_reason}, seed {self.stats.seed}{others}>"
 
+    def __str__(self) -> str:
+        return self.text
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Choice:

@@ -32,7 +32,8 @@ def all_modules() -> str:
     return (
         "import importlib, pkgutil, onnx_textgen\n"
         "for module in pkgutil.walk_packages(onnx_textgen.__path__, 'onnx_textgen.'):\n"
-        "    if not module.name.endswith('__main__'): importlib.import_module(module.name)\n"
+        "    if not module.name.endswith('__main__') and '.hook-' not in module.name:\n"  # PyInstaller alone imports hooks
+        "        importlib.import_module(module.name)\n"
     )
 
 

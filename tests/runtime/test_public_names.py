@@ -3,6 +3,8 @@
 import ast
 import gc
 import inspect
+import itertools
+import pydoc
 import runpy
 import subprocess
 import sys
@@ -12,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import onnx_textgen
-from onnx_textgen import errors
+from onnx_textgen import ChatAnswer, errors
 from onnx_textgen.api.model import MOVED
 from onnx_textgen.options.generation_config import OPTION_NAMES, GenerationConfig
 from onnx_textgen.options.keywords import Options
@@ -49,6 +51,40 @@ def test_every_option_is_a_keyword_with_the_text_of_its_field():
     made = runpy.run_path(str(Path(__file__).resolve().parents[2] / "docs" / "make_keywords.py"))
     assert made["written"]() == made["KEYWORDS"].read_text(encoding="utf-8"), "python docs/make_keywords.py writes it anew"
     assert tuple(Options.__annotations__) == OPTION_NAMES
+
+
+@pytest.mark.parametrize("thing", [GenerationConfig, onnx_textgen.Model.generate], ids=["the class", "the call"])
+def test_help_has_every_option_with_its_default_and_the_text_below_its_field(thing: object) -> None:
+    source = ast.parse(Path(inspect.getfile(GenerationConfig)).read_text(encoding="utf-8"))
+    (fields,) = [each.body for each in source.body if isinstance(each, ast.ClassDef)]
+    texts = {
+        field.target.id: " ".join(text.value.value.split())
+        for field, text in itertools.pairwise(fields)
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr)
+    }
+    assert tuple(texts) == OPTION_NAMES
+    shown = pydoc.plain(pydoc.render_doc(thing)).replace(" |  ", "")
+    missing = [
+        name
+        for name, text in texts.items()
+        if f"{name} = {getattr(GenerationConfig(), name)!r}\n" not in shown or text not in shown
+    ]
+    assert missing == []
+
+
+def test_help_of_an_application_without_sources_has_the_docstring_alone() -> None:
+    code = "import onnx_textgen.options.generation_config as g; print(g.GenerationConfig.__doc__, g.OPTION_NAMES)"
+    absent = f"import pathlib; pathlib.Path.read_text = lambda *_, **__: open('/none/at/all'); {code}"
+    done = subprocess.run([sys.executable, "-c", absent], capture_output=True, text=True, check=True, timeout=60)
+    assert "Options:" not in done.stdout
+    assert "The checked options of one generation" in done.stdout
+
+
+def test_a_text_and_an_answer_print_as_what_the_model_wrote(story):
+    made = story.generate("The dog", max_new_tokens=3, seed=3)
+    assert f"{made}" == str(made) == made.text != repr(made)
+    answer = ChatAnswer(text="Paris", reasoning="", tool_calls=(), finish_reason="eos", generation=made)
+    assert str(answer) == "Paris" != repr(answer)
 
 
 def test_what_python_shows_of_a_model_a_session_and_a_text_is_one_short_line(story):

@@ -125,6 +125,17 @@ def test_every_python_block_about_sessions_runs(story, tmp_path, monkeypatch, ca
     assert names["again"].token_ids == names["session"].token_ids
 
 
+def test_every_line_of_python_among_the_answers_to_questions_runs(story: onnx_textgen.Model) -> None:
+    pytest.importorskip("llguidance", reason="one of the lines is about a schema")
+    template = "{% for m in messages %}{{ m.content }} {% endfor %}"
+    names = {"onnx_textgen": onnx_textgen}
+    names["model"] = onnx_textgen.Model(story.folder, story.manifest, story.graph, chat_template=template)
+    lines = re.findall(r"`((?:model|onnx_textgen)\.\w+\([^`]*)`", (ROOT / "docs" / "questions.md").read_text(encoding="utf-8"))
+    assert len(lines) >= 12
+    for line in lines:
+        assert eval(line, names)  # noqa: S307 - our own documentation
+
+
 def test_every_python_block_about_tools_runs(story, capsys) -> None:
     pytest.importorskip("llguidance")
     template = (

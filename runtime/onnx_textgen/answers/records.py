@@ -105,6 +105,9 @@ class ChatAnswer:
         calls = "".join(f", {call.name}({json.dumps(call.arguments, ensure_ascii=False)[1:-1]})" for call in self.tool_calls)
         return f"<ChatAnswer {self.text!r:.80}{calls}: {self.finish_reason}>"
 
+    def __str__(self) -> str:
+        return self.text
+
 
 def whole_calls(calls: Iterable[ToolCall]) -> list[ToolCall]:
     """The calls whose arguments were not cut off."""

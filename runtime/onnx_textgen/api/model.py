@@ -23,6 +23,7 @@ from ..inference.prefix_cache import PrefixStore
 from ..inference.prompt_engine import PromptEngine
 from ..kv_cache.memory_plan import MemoryPlan, bytes_for_prefixes
 from ..options.defaults import ROWS
+from ..options.generation_config import with_options
 from ..options.keywords import ChatOptions, Options, TemplateInputs
 from ..package.manifest import GRAPH, Manifest
 from ..package.retrieval import Pooling
@@ -489,3 +490,6 @@ class Model:
         ((6, 5, 4, 4), ('<s>', 'The', ' dog', ' ran'))
         """
         return self._scorer.attentions(text, source=source, last=last)
+
+
+Model.generate.__doc__ = with_options(Model.generate.__doc__)

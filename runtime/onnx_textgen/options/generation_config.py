@@ -8,7 +8,10 @@ are not here, nor are limits that depend on the model: the context length, the v
 from __future__ import annotations
 
 import dataclasses
+import inspect
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Literal
 
 from . import checks
@@ -73,7 +76,7 @@ class GenerationConfig:
     """0 to 2**63 - 1: the same seed draws the same tokens; None draws a new seed."""
 
     num_return_sequences: int = option(1, checks.whole(1, MOST_SEQUENCES))
-    """Number of texts to return for a prompt."""
+    """Number of texts to return for a prompt, as `sequences` of the result."""
     best_of: int | None = option(None, checks.optional(checks.whole(1, MOST_SEQUENCES)))
     """Draw this many texts and return the best: those that follow their schema, then the most likely per token; None = no more."""
     num_beams: int = option(1, checks.whole(1, MOST_SEQUENCES))
@@ -157,3 +160,28 @@ class GenerationConfig:
 
 
 OPTION_NAMES = tuple(field.name for field in dataclasses.fields(GenerationConfig))
+FIELD_AND_TEXT = re.compile(r'^    (\w+): [^\n]* = option\([^\n]*\n    """(.*?)"""', re.MULTILINE | re.DOTALL)
+
+
+def described_options() -> str:
+    """Every option with its default and the text below its field; empty if the source is absent, as in a frozen app.
+
+    Editors show those texts by themselves; Python keeps none at run time, so `help` has them from here.
+    """
+    try:
+        texts = FIELD_AND_TEXT.findall(Path(__file__).read_text(encoding="utf-8"))
+    except OSError:
+        return ""
+    defaults = {field.name: field.default for field in dataclasses.fields(GenerationConfig)}
+    return "".join(f"\n    {name} = {defaults[name]!r}\n        {' '.join(text.split())}" for name, text in texts)
+
+
+OPTIONS_HELP = described_options()
+
+
+def with_options(docstring: str | None) -> str:
+    """The docstring, and after it every option."""
+    return f"{inspect.cleandoc(docstring or '')}\n\nOptions:{OPTIONS_HELP}" if OPTIONS_HELP else docstring or ""
+
+
+GenerationConfig.__doc__ = with_options(GenerationConfig.__doc__)

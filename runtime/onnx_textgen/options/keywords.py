@@ -65,7 +65,7 @@ class Options(TypedDict, total=False):
     seed: int | None
     """0 to 2**63 - 1: the same seed draws the same tokens; None draws a new seed."""
     num_return_sequences: int | None
-    """Number of texts to return for a prompt."""
+    """Number of texts to return for a prompt, as `sequences` of the result."""
     best_of: int | None
     """Draw this many texts and return the best: those that follow their schema, then the most likely per token; None = no more."""
     num_beams: int | None

@@ -1,18 +1,25 @@
-"""Every command in docs/command_line.md runs, and ends as the page shows it."""
+"""Every command in docs/command_line.md runs, and ends as the page shows it; those in docs/questions.md run, or are parsed."""
 
 import re
 import shlex
 import shutil
 import subprocess
 import sys
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
+import typer
 
-from onnx_textgen.cli import run
+from onnx_textgen.cli import app, run
+from onnx_textgen.cli.extensions import GROUP
 from onnx_textgen.package.locate import find_package
 
-PAGE = (Path(__file__).resolve().parents[3] / "docs" / "command_line.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+PAGE = (DOCS / "command_line.md").read_text(encoding="utf-8")
+QUESTIONS = (DOCS / "questions.md").read_text(encoding="utf-8")
+PARSED = re.compile("onnx-textgen (adapter|demo|export|pull .|serve|site)|smollm2|--device")
+"""Commands that need an extra, a download, another device or minutes, or that would never end."""
 
 
 def transcripts() -> list[tuple[str, str]]:
@@ -71,3 +78,36 @@ def test_the_page_shows_every_command_and_every_line_of_a_chat():
     from onnx_textgen.cli.terminal.chat_session import COMMANDS  # noqa: PLC0415
 
     assert [name for name in COMMANDS if f"`{name}" not in PAGE] == []
+
+
+def answered() -> list[str]:
+    """Each command within the answers."""
+    return [" ".join(found.split()) for found in re.findall("`(onnx-textgen [^`]+)`", QUESTIONS)]
+
+
+@pytest.mark.parametrize("command", [each for each in answered() if not PARSED.search(each)])
+def test_a_command_of_an_answer_runs(command, here, capsys, monkeypatch):
+    typed = iter(["Hi"])
+    monkeypatch.setattr("builtins.input", lambda prompt="": next(typed))
+    assert run(shlex.split(command)[1:]) == 0, "".join(capsys.readouterr())
+    assert capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", [each for each in answered() if PARSED.search(each)])
+def test_a_command_of_an_answer_that_cannot_run_here_is_one_that_the_command_line_takes(command, here):
+    name, *given = shlex.split(command)[1:]
+    found = [point for point in entry_points(group=GROUP) if point.name == name]
+    extra = {"adapter": "torch", "demo": "gradio", "export": "torch", "serve": "fastapi"}
+    if found:
+        pytest.importorskip(extra[name])
+    parser = typer.main.get_command(found[0].load()) if found else typer.main.get_command(app.app).commands[name]
+    with parser.make_context(name, given) as taken:
+        assert taken.params
+
+
+def test_each_question_has_a_short_answer_with_a_link():
+    answers = dict(re.findall(r"^### (.*\?)\n((?:.+\n)+)", QUESTIONS, flags=re.MULTILINE))
+    assert len(answers) == len(re.findall("^###", QUESTIONS, flags=re.MULTILINE)) >= 32
+    assert [question for question, answer in answers.items() if answer.count("\n") > 4 or "](" not in answer] == []
+    assert len(answered()) >= 32
+    assert len(QUESTIONS.split()) < 2000
