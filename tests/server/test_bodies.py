@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,11 +16,12 @@ from onnx_textgen_server.app import make_app
 from onnx_textgen_server.ollama import schema as ollama
 from onnx_textgen_server.openai.schema import read_prompts
 from onnx_textgen_server.pool.model_pool import ModelPool
-from onnx_textgen_server.requests.body import IGNORED, Body, Request
+from onnx_textgen_server.requests.body import DEFAULT_ANSWER_TOKENS, IGNORED, Body, Request
 from onnx_textgen_server.requests.parameters import NO_OP_VALUES, read_parameters, set_options
 from onnx_textgen_server.requests.unknown_names import models_in
 from onnx_textgen_server.transport.error_messages import message_for_body
 
+DOCS = Path(__file__).parents[2] / "docs"
 MESSAGES = [{"role": "user", "content": "Hi"}]
 NEEDED: Mapping[str, Mapping[str, Any]] = {
     "/tokenize": {},
@@ -114,6 +116,25 @@ def test_whole_numbers_may_be_written_with_a_point() -> None:
     assert read_prompts([1.0, 2.0]) == read_prompts([[1.0, 2.0]]) == [[1, 2]]
     with pytest.raises(ValueError, match="should be text, token ids"):
         read_prompts([1.5])
+
+
+NAMES = {"max_tokens", "max_completion_tokens", "max_output_tokens"}
+
+
+def test_an_answer_nobody_gave_a_length_ends_at_the_documented_one() -> None:
+    asked = 0
+    for path, body in ROUTES.items():
+        if not hasattr(body, "options_of_call") or path in ("/v1/completions", "/v1/messages"):  # OpenAI's 16; always given
+            continue
+        names = NAMES & set(body.model_fields) or {"options"}
+        for given, context, length in ((None, 512, 512), (None, 10**6, DEFAULT_ANSWER_TOKENS), (-1, 10**6, 10**6), (7, 512, 7)):
+            for name in names:
+                value = {"num_predict": given} if name == "options" else given
+                taken = body.model_validate({**NEEDED[path], name: value}).options_of_call(context)
+                assert taken["max_new_tokens"] == length, (path, name, given)
+                asked += 1
+    assert asked >= 16
+    assert f"{DEFAULT_ANSWER_TOKENS:,} tokens" in (DOCS / "serving.md").read_text(encoding="utf-8")
 
 
 OFF = {

@@ -14,7 +14,7 @@ from onnx_textgen.errors import OptionError
 from onnx_textgen.options.checks import shown
 
 from ..openai.schema import Effort
-from ..requests.body import IGNORED, Body, Request
+from ..requests.body import IGNORED, Body, Request, most_tokens
 from ..requests.parameters import read_parameters, set_options, whole_numbers
 from ..requests.thinking import thinking_inputs
 
@@ -108,7 +108,7 @@ class TextRequest(Request):
         if most is not None and (isinstance(most, bool) or not isinstance(most, int)):
             raise OptionError(f"num_predict should be a whole number, found {shown(most)}")
         options = {
-            "max_new_tokens": context_length if most is None or most < 0 else most,
+            "max_new_tokens": most_tokens(most, context_length),
             "stop": given.pop("stop", None) or None,
             "json_schema": {"type": "object"} if self.format == "json" else self.format or None,
             "adapter": self.adapter,

@@ -15,7 +15,7 @@ from onnx_textgen.options.checks import DIGITS, shown
 from onnx_textgen.options.generation_config import MOST_ALTERNATIVES, MOST_SEQUENCES
 from onnx_textgen.text.prompts import is_id
 
-from ..requests.body import Body, MostTokens, Request
+from ..requests.body import Body, MostTokens, Request, most_tokens
 from ..requests.content_parts import Parts, allowed_tools, content_of, functions_among
 from ..requests.parameters import read_parameters, set_options, whole_numbers
 from ..requests.thinking import thinking_inputs
@@ -157,7 +157,7 @@ class CompletionRequest(GenerationRequest):
     def options_of_call(self, context_length: int) -> dict[str, Any]:
         """Options for `GenerationConfig`."""
         most = DEFAULT_COMPLETION_TOKENS if self.max_tokens is None else self.max_tokens
-        options = self.options(context_length if most == -1 else max(1, most))
+        options = self.options(max(1, most_tokens(most, context_length)))
         return options | ({"logprobs": self.logprobs} if self.logprobs is not None else {})
 
 
@@ -235,7 +235,7 @@ class ChatRequest(GenerationRequest, ChatInputs):
         """Options for `GenerationConfig`."""
         if self.top_logprobs and self.logprobs is None:
             raise OptionError("top_logprobs cannot take effect without logprobs; add logprobs, or leave top_logprobs out")
-        options = self.options(self.max_completion_tokens or self.max_tokens or context_length)
+        options = self.options(most_tokens(self.max_completion_tokens or self.max_tokens, context_length))
         return options | ({"logprobs": self.top_logprobs or 0} if self.logprobs else {})
 
 

@@ -28,8 +28,12 @@ ENGINE = (
 """Settings of Ollama's engine, which some programs send to any server."""
 IGNORED = frozenset(f"{OPENAI} {ANTHROPIC} {OTHERS} {ENGINE}".split())
 """Fields that change no text, on every route that does not name them itself: how a request is billed, stored, routed or cached."""
-MostTokens = Annotated[Annotated[int, Field(ge=1)] | None, BeforeValidator(lambda given: None if given == -1 else given)]
-"""Most tokens of an answer; -1 is none, as in llama.cpp and LM Studio."""
+REST_OF_CONTEXT = 1 << 62
+MostTokens = Annotated[Annotated[int, Field(ge=1)] | None, BeforeValidator(lambda given: REST_OF_CONTEXT if given == -1 else given)]
+"""Most tokens of an answer; -1: to the end of the context, as in llama.cpp and LM Studio."""
+DEFAULT_ANSWER_TOKENS = 4096
+"""Where a request says nothing: long enough for thoughts and an answer, and a small model that never ends its text does not hold a
+slot for the length of a large context."""
 LONGEST_SALT = 256
 
 
@@ -65,3 +69,14 @@ class Request(Body):
             return given
         own = {field.alias or name for name, field in cls.model_fields.items()}
         return {key: value for key, value in given.items() if key not in IGNORED or key in own}
+
+
+def most_tokens(asked: int | None, context_length: int) -> int:
+    """How long an answer may be: as was asked, a negative number for the rest of the context, or `DEFAULT_ANSWER_TOKENS`.
+
+    >>> most_tokens(40, 8192), most_tokens(-1, 8192), most_tokens(None, 8192), most_tokens(None, 512)
+    (40, 8192, 4096, 512)
+    """
+    if asked is None:
+        return min(DEFAULT_ANSWER_TOKENS, context_length)
+    return asked if 0 <= asked < REST_OF_CONTEXT else context_length

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Discriminator,
 from onnx_textgen.errors import OptionError
 from onnx_textgen.options.checks import shown
 
-from ...requests.body import Body, MostTokens, Request
+from ...requests.body import Body, MostTokens, Request, most_tokens
 from ...requests.content_parts import Parts, allowed_tools, functions_among
 from ...requests.parameters import read_parameters, set_options
 from ...requests.thinking import thinking_inputs
@@ -203,7 +203,7 @@ class ResponsesRequest(Request):
         """Options for `GenerationConfig`; raises `OptionError` for an unknown parameter."""
         form = self.text.format if self.text is not None else None
         options = {
-            "max_new_tokens": self.max_output_tokens or context_length,
+            "max_new_tokens": most_tokens(self.max_output_tokens, context_length),
             "temperature": self.temperature,
             "top_p": self.top_p,
             "json_schema": form.schema_of_text() if form is not None else None,
