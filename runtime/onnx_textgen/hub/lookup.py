@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -16,8 +16,11 @@ from ..files.text_files import readable
 from ..package.locate import find_package
 from ..package.manifest import MANIFEST, is_allowed
 from ..package.reading import has_manifest, read_manifest
+from ..recipes.building import build
+from ..recipes.recipe import read_recipe
 from .hub_cache import download
 from .model_cache import find_cached as find_cached_package
+from .model_cache import place_of
 from .short_models import rebuild, recipe_of
 
 PREFIX = "hf:"
@@ -29,6 +32,8 @@ HUB_NAME = re.compile(
     NO_PARENT + ONE_LINE + r"(?P<repository>\w[\w.-]*/\w[\w.-]*)(?:/(?P<inside>[^@]+?))?/?(?:@(?P<revision>[^@]+))?", re.DOTALL
 )
 SETTINGS = re.compile(r"[^/]*\.(json|jinja)")
+RECIPE = "onnx-textgen.recipe"
+"""The file of a repository by which its weights become the package that somebody has exported and proved."""
 NO_GRAPH = "the graph"
 
 
@@ -57,8 +62,8 @@ def locate(package: str | Path | None = None) -> Path:
     """Find the folder (or graph) of an embedded model, a path, a model in the cache, or one on the hub, which is fetched.
 
     `owner/name` is a name on the hub if there is no such folder. `hf:owner/name` always is one, and may be followed by a folder or
-    graph inside and by `@revision`. A short name that has a recipe is fetched and built once. Raises `PackageError` if the model
-    does not exist or cannot be reached.
+    graph inside and by `@revision`. What has a recipe, a short name or a repository without a graph, is fetched and built once.
+    Raises `PackageError` if the model does not exist or cannot be reached.
     """
     name = parse_hub_name(package)
     if name is None:
@@ -95,13 +100,31 @@ def fetch(name: HubName) -> Path:
     """
 
     def missing(folder: Path) -> str | None:
-        if (lacking := missing_file(folder / name.inside)) == NO_GRAPH:
+        if (lacking := missing_file(folder / name.inside)) == NO_GRAPH and not (folder / RECIPE).is_file():
             what = f"the cache has no ONNX graph of {name.repository}, and the hub is not reached"
             raise NoGraphError(f"{what}; try again with a network, HF_HUB_OFFLINE unset")
         return lacking
 
     choose, instead = (lambda sizes: files_to_fetch([*sizes], name)), "take one of: onnx-textgen list"
-    return download(name.repository, name.revision, choose, missing=missing, instead=instead) / name.inside
+    place = download(name.repository, name.revision, choose, missing=missing, instead=instead) / name.inside
+    recipe = place / RECIPE
+    return build_by(recipe, name) if missing_file(place) == NO_GRAPH and recipe.is_file() else place
+
+
+def build_by(recipe: Path, name: HubName) -> Path:
+    """Make the package of a repository's recipe in the cache of models, from the file of the same repository that it names."""
+    source = read_recipe(recipe).origin.name
+
+    def choose(sizes: Mapping[str, int]) -> list[str]:
+        if source not in sizes:
+            raise PackageError(f"the recipe of {name.repository} is for {source!r:.120}, which is not there; tell its makers")
+        return [source]
+
+    def missing(folder: Path) -> str | None:
+        return None if (folder / source).is_file() else source
+
+    folder = download(name.repository, name.revision, choose, missing=missing, instead="try again")
+    return build(recipe, folder / source, place_of(name.source), force=True)
 
 
 def missing_file(place: Path) -> str | None:
@@ -136,6 +159,8 @@ def files_to_fetch(files: Sequence[str], name: HubName) -> list[str]:
         return [file for file, own in inside_it.items() if str(own) == MANIFEST or is_allowed(str(own))]
     graphs = sorted(file for file in files if file.endswith(".onnx") and PurePosixPath(file).parent in (folder, folder / SUBFOLDER))
     chosen = choose_graphs(str(inside) if str(inside) in graphs else None, graphs)
+    if not graphs and not name.inside and RECIPE in files:
+        return [RECIPE]
     if not chosen:
         raise (PackageError if graphs else NoGraphError)(why_no_graph(files, name))
     folders = {PurePosixPath(chosen[0]).parent, folder, folder.parent if folder.name == SUBFOLDER else folder}

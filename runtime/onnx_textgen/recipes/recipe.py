@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import re
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,6 +28,8 @@ RECIPE, LITERALS = "recipe.json", "literals.bin"
 VERSION = 1
 MOST_BYTES, MOST_PARTS = 256 * 2**20, 1_000_000
 """Of all files of a recipe, unpacked; of all pieces of its weights."""
+FILE_NAME = re.compile(r"(?!\.+$)[^/\\:*?\[\x00-\x1f]{1,200}")
+"""Of the origin, which may be looked for beside the recipe: no path, and no pattern."""
 BROKEN = (OSError, EOFError, ValueError, TypeError, KeyError, AttributeError, RecursionError, NotImplementedError, RuntimeError)
 """What a damaged ZIP, or JSON of another form, raises."""
 DIFFERENCES = np.dtype([("at", "<u4"), ("byte", "u1")])
@@ -120,6 +123,8 @@ def read_recipe(path: Path) -> Recipe:
         origin = Origin(**described["origin"])
         if not (isinstance(origin.size, int) and all(isinstance(each, str) for each in (origin.name, origin.sha256, origin.found))):
             raise ValueError("its origin is not described")
+        if not FILE_NAME.fullmatch(origin.name):
+            raise ValueError("its origin is no name of a file")
         weights = {name: read_parts(parts, len(literals)) for name, parts in described["weights"].items()}
         if MANIFEST not in content or any(not is_allowed(name) or name in content for name in weights):
             raise ValueError("it has no manifest, or names files that no model folder has")

@@ -13,11 +13,12 @@ import onnx_textgen
 from onnx_textgen.diagnostics import inventory
 from onnx_textgen.errors import PackageError
 from onnx_textgen.hub import lookup as hub
-from onnx_textgen.hub.lookup import HubName, files_to_fetch, locate, parse_hub_name
+from onnx_textgen.hub.lookup import RECIPE, HubName, files_to_fetch, locate, parse_hub_name
 from onnx_textgen.package.integrity import file_record
 from onnx_textgen.package.locate import find_package
 from onnx_textgen.package.manifest import manifest_to_json
 from onnx_textgen.package.reading import read_manifest
+from support.recipes import made_recipe
 
 huggingface_hub = pytest.importorskip("huggingface_hub")
 pytest.importorskip("huggingface_hub.constants")
@@ -79,6 +80,46 @@ def server(cache, monkeypatch):
     monkeypatch.setattr(huggingface_hub.HfApi, "model_info", model_info)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
     return seen
+
+
+@pytest.fixture
+def published(cache, monkeypatch, tmp_path_factory):
+    """A hub with a repository of a recipe and its source, and no graph; gives what was fetched, and the package."""
+    package, source, recipe = made_recipe(tmp_path_factory.mktemp("made"))
+    folder = put(cache, "owner/name", lacking="everything")
+    shutil.rmtree(folder)
+    folder.mkdir()
+    here, fetched = {RECIPE: recipe, source.name: source}, []
+
+    def model_info(self, name, *, revision, timeout, files_metadata):
+        return SimpleNamespace(siblings=[SimpleNamespace(rfilename=file, size=1) for file in ("config.json", *here)])
+
+    def snapshot_download(name, *, revision, allow_patterns):
+        fetched.extend(allow_patterns)
+        for file in allow_patterns:
+            shutil.copy(here[file], folder / file)
+        return str(folder)
+
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", model_info)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    monkeypatch.setenv("ONNX_TEXTGEN_CACHE", str(cache / "models"))
+    return SimpleNamespace(fetched=fetched, package=package, source=source, files=here)
+
+
+def test_a_recipe_beside_its_source_on_the_hub_is_built_once(published):
+    for _ in range(2):
+        built = locate("owner/name")
+        files = [path.relative_to(built) for path in built.rglob("*") if path.is_file()]
+        assert len(files) > 4
+        assert all((built / each).read_bytes() == (published.package / each).read_bytes() for each in files)
+        assert published.fetched == [RECIPE, published.source.name], "and nothing the second time"
+    assert onnx_textgen.load("owner/name").generate([1, 2], max_new_tokens=2).token_ids
+
+
+def test_a_recipe_on_the_hub_without_its_source_says_so(published):
+    del published.files[published.source.name]
+    with pytest.raises(PackageError, match=r"recipe of owner/name is for 'source\.safetensors', which is not there"):
+        locate("owner/name")
 
 
 @pytest.mark.parametrize(

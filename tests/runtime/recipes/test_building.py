@@ -59,6 +59,10 @@ LIES: dict[str, tuple[Callable[[dict[str, Any], dict[str, bytes]], Any], str]] =
     "version": (lambda described, _: described.update(version=9), "another version"),
     "source": (lambda described, _: described["origin"].update(sha256="0" * 64), "not the file that the recipe is for"),
     "origin": (lambda described, _: described.update(origin={"name": 1}), "no recipe"),
+    **{
+        f"origin {name!r}": (lambda described, _, name=name: described["origin"].update(name=name), "no name of a file")
+        for name in ("../w", "/etc/passwd", "*", "a/b", "..", "a\\b", "")
+    },
     "step": (set_part(1, [["w", "exec", 0]]), "the source has no 'exec' of 'w'"),
     "tensor": (set_part(1, [["../w", "copy", 0]]), "the source has no 'copy'"),
     "heads": (set_part(1, [["w", "copy", 10**9]]), "the source has no 'copy'"),

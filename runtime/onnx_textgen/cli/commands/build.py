@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +12,7 @@ from ..terminal import screen
 
 
 def build_package(
-    recipe: Annotated[Path, typer.Argument(metavar="RECIPE", help="A file that export --recipe wrote.")],
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A file that export --recipe wrote, or its https address.")],
     source: Annotated[Path, typer.Argument(metavar="SOURCE", help="The GGUF or safetensors file that it was written for.")],
     *,
     out: Annotated[Path, typer.Option(help="The model folder to make.")],
@@ -23,10 +24,14 @@ def build_package(
 
     Try:
         onnx-textgen build smollm2.recipe SmolLM2-135M-Instruct.Q4_1.gguf --out ./smollm2
+        onnx-textgen build https://example.com/my.recipe my.gguf --out ./my-model
     """
+    from ...hub.addresses import fetched, is_address  # noqa: PLC0415
     from ...recipes.building import build  # noqa: PLC0415
+    from ...recipes.recipe import MOST_BYTES  # noqa: PLC0415
 
-    screen.progress(f"building {out} ...")
-    made = build(recipe, source, out, force=force)
-    screen.progress("")
+    with fetched(recipe, MOST_BYTES) if is_address(recipe) else contextlib.nullcontext(Path(recipe)) as file:
+        screen.progress(f"building {out} ...")
+        made = build(file, source, out, force=force)
+        screen.progress("")
     screen.note(f"{made} has the bytes of the proven export; next: onnx-textgen chat --model {made}")
