@@ -24,7 +24,8 @@ SETTINGS: Mapping[str, Mapping[str, Any]] = {
 }
 CAPITALS = (
     "France Paris, Italy Rome, Japan Tokyo, Germany Berlin, Spain Madrid, Egypt Cairo, Russia Moscow, Greece Athens, "
-    "China Beijing, Norway Oslo, Sweden Stockholm, Austria Vienna, Portugal Lisbon, Ireland Dublin, Poland Warsaw, Canada Ottawa, Cuba Havana"
+    "China Beijing, Norway Oslo, Sweden Stockholm, Austria Vienna, Portugal Lisbon, Ireland Dublin, Poland Warsaw, "
+    "Canada Ottawa, Cuba Havana"
 )
 LANGUAGES = (
     "Brazil Portuguese, Germany German, France French, Japan Japanese, Mexico Spanish, Italy Italian, Russia Russian, Poland Polish"
