@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from onnx_textgen import Model
 
 Length = Literal["of a text", "of an answer", "none"]
-"""What the number of new tokens limits; an answer may fill the context, as with `Model.chat`; "none": there is no such slider."""
+"""What the number of new tokens limits; an answer may fill the context unless the package sets it; "none": no such slider."""
 TRUNCATION_OPTIONS = ("top_k", "top_p", "min_p")
 
 
@@ -107,11 +107,12 @@ def make_sampling_controls(model: Model, *, length: Length = "of a text") -> Sam
 
 def settings_for(model: Model, name: str, length: Length) -> dict[str, Any]:
     """What a slider takes from a model: its default for the option, and for the length also its context."""
-    default = getattr(make_generation_config(model.manifest.generation, {}), name)
+    said, context = model.manifest.generation, model.manifest.geometry.context_length
+    default = getattr(make_generation_config(said, {}), name)
     if name != "max_new_tokens":
         return {"value": default}
-    context = model.manifest.geometry.context_length
-    return {"value": context if length == "of an answer" else min(default, context), "maximum": context}
+    fills = length == "of an answer" and name not in said
+    return {"value": context if fills else min(default, context), "maximum": context}
 
 
 def read_seed(text: str | None) -> int:

@@ -45,7 +45,7 @@ def test_an_answer_has_its_figures_and_the_share_of_the_context():
     shown = turns_html(MessageTree().add(ROOT, {"role": "assistant", "content": "a"}, figures))
     for words in (
         "<b>12.3</b> tokens/s",
-        "<b>1,204 / 8,192</b> tokens of context",
+        '<b>1,204 / 8,192</b> <span class="words">tokens of context</span>',
         "width:14.7%",
         "900 of 1,000",
         "max new tokens",
