@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...files.user_folders import expanded
+from . import screen
 
 HISTORY_VARIABLE = "ONNX_TEXTGEN_HISTORY"
 MOST_LINES = 1000
@@ -60,7 +61,7 @@ def read_quoted(first: str) -> str:
 
 def read_line(prompt: str) -> str:
     """Read one line; a terminal shows `prompt`."""
-    return input(prompt if is_interactive() else "")
+    return input(screen.fold(prompt, screen.columns_of(sys.stdout)) if is_interactive() else "")
 
 
 @contextlib.contextmanager
