@@ -59,7 +59,7 @@ def screen_of(written: str, columns: int) -> list[str]:
 
 
 def broken(line: str, room: int) -> list[str]:
-    """A line in rows: a word that does not fit begins the next one, a wide character is a word, a word longer than a row is broken."""
+    """A line in rows: a word that does not fit begins the next one, also a wide character; only a word longer than a row breaks."""
     rows = [""]
     for part in re.findall(r" +|[\u3000-\U0001ffff][、。,.]*|[^ \u3000-\U0001ffff]+", line):
         if cell_len(rows[-1] + part) > room and part.strip():

@@ -338,7 +338,7 @@ def test_the_reading_of_a_long_prompt_is_shown_on_a_terminal_and_wiped_off_at_it
     monkeypatch.setattr("sys.stderr", terminal)
     for done in (512, 1024, 1100):
         prefill_progress(Progress(done, 1100))
-    rows = [f"prompt: 512 of 1,100 tokens  {'█' * 9}{'░' * 11}  47 %", f"prompt: 1,024 of 1,100 tokens  {'█' * 18}{'░' * 2}  93 %"]
+    rows = [f"prompt: 512 of 1,100 tokens  {'█' * 9}{'░' * 11}  46 %", f"prompt: 1,024 of 1,100 tokens  {'█' * 18}{'░' * 2}  93 %"]
     assert terminal.shown.split("\r\033[K") == ["", *rows, ""]
 
 

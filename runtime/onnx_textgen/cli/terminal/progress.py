@@ -1,13 +1,15 @@
-"""What a program is doing, in the last row of the terminal: its name, a bar where its share is known, and the time it has taken."""
+"""What a program is doing, in the last row of the terminal: its name, a bar where it says `3 of 8`, and the time it has taken."""
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable
 
 TICK_SECONDS = 1.0
 BAR_COLUMNS = 20
+SHARE = re.compile(r"\b(\d[\d,]*) of (\d[\d,]*)\b")
 
 
 class Progress:
@@ -16,16 +18,16 @@ class Progress:
     def __init__(self, draw: Callable[[str], None]) -> None:
         """`draw` replaces the row; it gets an empty text to remove it."""
         self.draw = draw
-        self.text, self.share, self.since = "", None, 0.0
+        self.text, self.since = "", 0.0
         self.lock = threading.RLock()  # the handler of Ctrl-C may remove the row in a thread that draws it
         self.ticker: threading.Thread | None = None
 
-    def show(self, text: str, share: float | None = None) -> None:
-        """Show a text, and a bar for the `share` of it that is done (0 to 1); the time is counted from the first text."""
+    def show(self, text: str) -> None:
+        """Show a text; the time is counted from the first one after a removal."""
         with self.lock:
             if not self.text:
                 self.since = time.monotonic()
-            self.text, self.share = text, share
+            self.text = text
             self.draw(self.line())
             if self.ticker is None:
                 self.ticker = threading.Thread(target=self.tick, daemon=True)
@@ -49,21 +51,22 @@ class Progress:
                 self.draw(self.line())
 
     def line(self) -> str:
-        """The row: `build smollm2 ... ████████░░░░░░░░░░░░  40 %  3 s`."""
+        """The row: `prompt: 400 of 1,000 tokens  ████████░░░░░░░░░░░░  40 %  3 s`."""
         seconds = int(time.monotonic() - self.since)
-        return "  ".join(
-            [self.text, *([] if self.share is None else [bar(self.share)]), *([in_words(seconds)] if seconds >= TICK_SECONDS else [])]
-        )
+        return "  ".join([self.text, *bars(self.text), *([in_words(seconds)] if seconds >= TICK_SECONDS else [])])
 
 
-def bar(share: float) -> str:
-    """A share as a bar and a number.
+def bars(text: str) -> list[str]:
+    """The share that a text says, if it says one, as a bar and a number.
 
-    >>> bar(0.25)
-    '█████░░░░░░░░░░░░░░░  25 %'
+    >>> bars("round 2 of 8")
+    ['█████░░░░░░░░░░░░░░░  25 %']
     """
-    full = min(BAR_COLUMNS, int(share * BAR_COLUMNS))
-    return f"{'█' * full}{'░' * (BAR_COLUMNS - full)} {share:4.0%}".replace("%", " %")
+    done, total = (int(number.replace(",", "")) for number in found.groups()) if (found := SHARE.search(text)) else (0, 0)
+    if total == 0:
+        return []
+    full = min(BAR_COLUMNS, done * BAR_COLUMNS // total)
+    return [f"{'█' * full}{'░' * (BAR_COLUMNS - full)} {100 * done // total:3} %"]
 
 
 def in_words(seconds: int) -> str:

@@ -179,15 +179,12 @@ def size(count: float) -> str:
     return f"{count:.1f} GB"
 
 
-def progress(text: str, share: float | None = None) -> None:
-    """Replace the progress on stderr, if that is a terminal; an empty text removes it. In a row with text none is shown.
-
-    share: what is done of it, from 0 to 1, for a bar; None if that is not known.
-    """
+def progress(text: str) -> None:
+    """Replace the progress on stderr, if that is a terminal; an empty text removes it. In a row with text none is shown."""
     if not text:
         PROGRESS.remove()
     elif is_terminal(sys.stderr) and not ROW.column:
-        PROGRESS.show(text, share)
+        PROGRESS.show(text)
 
 
 def draw_progress(text: str) -> None:
@@ -219,7 +216,7 @@ def columns_of(stream: TextIO) -> int:
 
 def prefill_progress(fed: Prefill) -> None:
     """Show how much of a long prompt the model has read."""
-    progress(f"prompt: {fed.done:,} of {fed.total:,} tokens" if fed.done < fed.total else "", fed.done / fed.total)
+    progress(f"prompt: {fed.done:,} of {fed.total:,} tokens" if fed.done < fed.total else "")
 
 
 def quoted(piece: str) -> str:

@@ -11,8 +11,8 @@ import sys
 import unicodedata
 
 TAB = 8
-CLOSING = frozenset("、。，．！？：；）」』】〉》")
-"""Wide marks that begin no row."""
+CLOSING = frozenset("、。，．！？：；）」』】〉》,.!?:;)]")  # noqa: RUF001 - the marks of East Asian texts are meant
+"""Marks that begin no row, though one may end after the ideograph before them."""
 WORD = re.compile(r"\s*(?:(?<=: )(?:onnx-textgen|pip|python) [^;,]*|\S+|$)")
 """A word of a message, with the blanks before it; a command is one, so that it can be copied."""
 

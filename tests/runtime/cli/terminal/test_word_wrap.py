@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 
@@ -13,7 +14,21 @@ from onnx_textgen.cli.terminal.word_wrap import WordWrap, fold
 pytest.importorskip("termios", reason="needs a pseudo-terminal")
 from support.terminal import broken, screen_of  # Windows has none
 
-WORDS = ["a", "Paris,", "the", "dog", "don't", "語", "日本語。", "naïve", "e\u0301te\u0301", "🙂", "(1)", "x" * 35, "https://a.example/" + "y" * 90]
+WORDS = [
+    "a",
+    "Paris,",
+    "the",
+    "dog",
+    "don't",
+    "語",
+    "日本語。",
+    "naïve",
+    "e\u0301te\u0301",
+    "🙂",
+    "(1)",
+    "x" * 35,
+    "https://a.example/" + "y" * 90,
+]
 BLANKS = [" ", " ", " ", "  ", "\n", "\n\n", "\n    ", ""]
 
 
@@ -22,7 +37,7 @@ def parts_of(text: str, chance: random.Random) -> list[str]:
     ends = [0]
     while ends[-1] < len(text):
         ends.append(ends[-1] + chance.randint(1, 6))
-    return [text[begin:end] for begin, end in zip(ends, ends[1:], strict=False)]
+    return [text[begin:end] for begin, end in itertools.pairwise(ends)]
 
 
 def shown(parts: list[str], columns: int, style: tuple[str, str] = ("", "")) -> list[str]:
