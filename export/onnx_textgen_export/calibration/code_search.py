@@ -138,7 +138,8 @@ def calibrate(
 ) -> Calibrated:
     """Run the texts `ids` [texts, tokens] and find codes of the matrices, which are written to `folder`.
 
-    `report` is told how many have theirs. Raises the errors of the module's own code if it cannot be differentiated, which only 4 bits need.
+    `report` is told how many have theirs. Raises the errors of the module's own code if it cannot be differentiated, which only 4
+    bits need.
     """
     made = Calibrated({each.name: each for each in matrices}, {}, {}, folder, options)
     layers = layers_of(source, matrices)

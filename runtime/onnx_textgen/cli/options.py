@@ -10,6 +10,7 @@ import typer
 
 from ..api.fetching import fetch_model
 from ..errors import OptionError, PromptError
+from . import interrupts
 from .terminal import screen
 
 if TYPE_CHECKING:
@@ -85,20 +86,21 @@ def load_model(
     response_template: Path | None = None,
 ) -> Model:
     """Load the model that these options name; if `auto` chose an accelerator, stderr says which."""
-    import onnx_textgen  # noqa: PLC0415  (importing ONNX Runtime takes half a second, which `--help` should not)
+    import onnx_textgen  # noqa: PLC0415
 
     for each in (model, assistant_model):
         fetch_model(each, screen.note)
     screen.progress(f"loading {model or 'the model'} ...")
     try:
-        loaded = onnx_textgen.load(
-            model,
-            device=device,
-            threads=threads,
-            assistant_model=assistant_model,
-            prefix_folder=prefix_folder,
-            response_template=response_template,
-        )
+        with interrupts.ending_at_once():  # the first use of `load` imports ONNX Runtime, which takes half a second
+            loaded = onnx_textgen.load(
+                model,
+                device=device,
+                threads=threads,
+                assistant_model=assistant_model,
+                prefix_folder=prefix_folder,
+                response_template=response_template,
+            )
     finally:
         screen.progress("")
     if device == "auto" and loaded.device != "cpu":

@@ -1,6 +1,7 @@
 """`onnx-textgen`: what goes to which stream, how errors read, and how the process ends."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -400,22 +401,51 @@ def in_a_process(code: str) -> list[str]:
 
 
 INTERRUPTED = """
-import sys
-from importlib.metadata import version
+import os, signal, sys
 from importlib.abc import MetaPathFinder
+from onnx_textgen.cli import main
 class Interrupt(MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
-        if name == "onnx_textgen.cli.app":
-            raise KeyboardInterrupt
+        if name == module:
+            os.kill(os.getpid(), signal.SIGINT)
 sys.meta_path.insert(0, Interrupt())
-from onnx_textgen.cli import main
+_, module, *arguments = sys.argv
+sys.argv[:] = ["onnx-textgen", *arguments]
 main()
 """
 
 
-def test_ctrl_c_while_python_reads_the_modules_is_no_traceback():
-    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, check=False, timeout=60)
+@pytest.mark.parametrize(
+    ("module", "command"),
+    [
+        ("onnx_textgen.cli.app", "list"),
+        ("typer", "list"),
+        ("onnx_textgen.diagnostics.inventory", "list"),
+        ("onnx_textgen_export.cli", "export -h"),
+        ("numpy.linalg", "generate"),
+        ("onnxruntime.capi", "generate"),
+        ("onnxruntime.capi", "info"),
+        ("onnx_textgen.web_site.building", "site --out somewhere"),
+    ],
+)
+def test_ctrl_c_while_python_reads_the_modules_is_no_traceback(module, command):
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, module, *command.split()], capture_output=True, check=False, timeout=60
+    )
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
+
+def test_ctrl_c_ends_the_row_of_what_was_being_done():
+    pytest.importorskip("termios", reason="needs a pseudo-terminal")
+    from support.terminal import PseudoTerminal  # noqa: PLC0415
+
+    terminal = PseudoTerminal(80)
+    with terminal.streams() as (stdin, stdout, stderr):
+        command = [sys.executable, "-c", INTERRUPTED, "onnxruntime.capi", "generate"]
+        environment = os.environ | {"TERM": "xterm"}
+        done = subprocess.run(command, stdin=stdin, stdout=stdout, stderr=stderr, env=environment, check=False, timeout=60)
+    assert (done.returncode, terminal.rows()) == (130, ["loading the model ..."])
+    assert terminal.written.endswith(b"...\r\n")
 
 
 def test_the_loading_of_a_model_is_shown_on_a_terminal_and_wiped_off(model, monkeypatch):

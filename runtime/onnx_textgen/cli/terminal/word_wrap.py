@@ -1,7 +1,7 @@
 """Breaks a growing text between words, where a terminal would break it within them.
 
-Text appears as soon as it comes. A word that is still being written and reaches the end of its row is erased there and moves to the next
-row; only a word that is longer than a row is broken. Nothing of a text is held back, so nothing is lost when a program ends.
+Text appears as soon as it comes. A word that is still being written and reaches the end of its row is erased there and moves to the
+next row; only a word that is longer than a row is broken. Nothing of a text is held back, so nothing is lost when a program ends.
 """
 
 from __future__ import annotations
