@@ -57,7 +57,9 @@ def print_version(wanted: bool) -> None:
 def describe(
     context: typer.Context,
     *,
-    version: Annotated[bool, typer.Option("--version", callback=print_version, is_eager=True, help="Print the version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", "-v", callback=print_version, is_eager=True, help="Print the version.")
+    ] = False,
     color: Annotated[
         Colour, typer.Option(envvar="ONNX_TEXTGEN_COLOR", help="auto: on a terminal, unless NO_COLOR is set.")
     ] = Colour.auto,
@@ -130,7 +132,7 @@ def run(arguments: list[str]) -> int:
             return discard_output()
         raise
     except ClickError as error:
-        return fail(usage_message(error, arguments, COMMANDS), code=getattr(error, "exit_code", 2))
+        return fail(usage_message(error, arguments, [*COMMANDS, *extensions.SUMMARIES]), code=getattr(error, "exit_code", 2))
     except OnnxTextgenError as error:
         if debug:
             raise

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ...api import fetching
-from ...errors import OptionError
+from ...errors import OptionError, did_you_mean
 from ..terminal import screen, tables
 
 
@@ -53,7 +53,10 @@ def pull_model(
         return
     entry, on_hub = short_names().get(name), parse_hub_name(name)
     if entry is None and (on_hub is None or on_hub.inside):
-        raise OptionError(f"there is no short name {name:.80}; see them with onnx-textgen pull, or give owner/name of a hub model")
+        raise OptionError(
+            f"there is no short name {name:.80}; {did_you_mean(name, short_names())}see them with onnx-textgen pull, "
+            "or give owner/name of a hub model"
+        )
     key = name if entry is not None or on_hub is None else on_hub.source
     if (place := find_cached(key)) is not None and not force:
         screen.note(f"{key} is there already, in {place}; --force makes it again")
