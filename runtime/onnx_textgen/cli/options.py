@@ -95,7 +95,7 @@ def load_model(
     import onnx_textgen  # noqa: PLC0415
 
     for each in (model, assistant_model):
-        fetch_model(each, screen.note)
+        fetch_model(each, screen.note, screen.progress)
     screen.progress(f"loading {model or 'the model'} ...")
     try:
         # The first use of `load` imports ONNX Runtime, which takes half a second.

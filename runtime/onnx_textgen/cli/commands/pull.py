@@ -64,11 +64,11 @@ def pull_model(
     recipe = recipe_of(name) if precision in (None, Precision.as_stored) else None
     if entry is not None and recipe is not None:
         screen.note(entry.in_words)
-        rebuild(name, recipe)
+        rebuild(name, recipe, screen.progress)
     elif entry is not None:
         make = fetching.find_exporter("pull")
         screen.note(entry.in_words)
-        with source_of(entry) as source:
+        with source_of(entry, screen.progress) as source:
             make(source, place_of(key), entry.model, f"{entry.origin}, {entry.licence}", precision and precision.value)
     elif on_hub is not None and (precision is not None or force):
         make = fetching.find_exporter("pull")

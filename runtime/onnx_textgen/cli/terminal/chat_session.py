@@ -277,14 +277,17 @@ class Chat:
         """Change an option of the answers to come, or show them; ollama's spellings of it work too."""
         name, _, value = text.removeprefix("parameter ").partition(" ")
         if not name:
-            show_lines(chat_settings.values_of(self))
+            show_lines(chat_settings.values_of(self.model.generator.config(self.options), self.options))
         elif name in ("verbose", "quiet"):
             self.show_stats("on" if name == "verbose" else "off")
         elif name in ("system", "adapter"):
             (self.set_system if name == "system" else self.set_adapter)(value.strip())
         else:
-            changed = chat_settings.set_value(self, name, value.strip())
-            screen.note(" ".join([changed, dict(chat_settings.values_of(self)).get(changed, "is the default again")]))
+            option = chat_settings.name_of(name)
+            generation = chat_settings.changed(self.generation, option, value.strip())
+            config = self.model.generator.config(self.defaults | generation)  # raises for a wrong value
+            self.generation = generation
+            screen.note(f"{option} {dict(chat_settings.values_of(config, [option]))[option]}")
 
     def show_stats(self, wanted: str) -> None:
         """Show how full the context is, and the numbers of the last answer; or choose whether each answer has such a line."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_origin
 
@@ -9,7 +10,7 @@ from ...errors import OptionError, did_you_mean
 from ..generation_options import OPTIONS, read_values
 
 if TYPE_CHECKING:
-    from .chat_session import Chat
+    from ...options.generation_config import GenerationConfig
 
 NOT_IN_A_CHAT = ("num_return_sequences", "best_of", "num_beams", "length_penalty", "early_stopping", "logprobs")
 """Options for more than one text, because a session continues only one, and `logprobs`, which it does not show."""
@@ -19,24 +20,24 @@ NAMES = [name for name in OPTIONS if name not in NOT_IN_A_CHAT]
 SWITCH = {"on": True, "true": True, "yes": True, "off": False, "false": False, "no": False}
 
 
-def values_of(chat: Chat) -> list[tuple[str, str]]:
-    """The options that count for the next answer, with their values."""
-    config = chat.model.generator.config(chat.options)
-    found = {name: getattr(config, name) for name in dict.fromkeys((*USUAL, *chat.options))}
+def values_of(config: GenerationConfig, given: Iterable[str]) -> list[tuple[str, str]]:
+    """The usual options and those that were given, with the values that count."""
+    found = {name: getattr(config, name) for name in dict.fromkeys((*USUAL, *given))}
     return [(name, "drawn anew" if name == "seed" and value is None else f"{value}") for name, value in found.items()]
 
 
-def set_value(chat: Chat, name: str, text: str) -> str:
-    """Change an option for the answers to come, or take it back with an empty text; returns its name. Raises `OptionError`."""
-    name = name.lower().replace("-", "_")
+def name_of(text: str) -> str:
+    """The option that a text names, with dashes or without; raises `OptionError`."""
+    name = text.lower().replace("-", "_")
     if name not in NAMES:
         raise OptionError(f"there is no option {name:.60}; {did_you_mean(name, NAMES)}/set shows the usual ones")
-    generation = {key: value for key, value in chat.generation.items() if key != name}
-    if text:
-        generation |= read_values({name: typed(name, text)})
-    chat.model.generator.config(chat.defaults | generation)  # raises for a wrong value
-    chat.generation = generation
     return name
+
+
+def changed(generation: Mapping[str, Any], name: str, text: str) -> dict[str, Any]:
+    """Options with another value for one of them, without it for an empty text; raises `OptionError`."""
+    others = {key: value for key, value in generation.items() if key != name}
+    return others | (read_values({name: typed(name, text)}) if text else {})
 
 
 def typed(name: str, text: str) -> Any:  # noqa: ANN401 - a value of the option's own type

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from ...files.user_folders import expanded
 from . import screen
+from .word_wrap import fold
 
 HISTORY_VARIABLE = "ONNX_TEXTGEN_HISTORY"
 MOST_LINES = 1000
@@ -61,7 +62,7 @@ def read_quoted(first: str) -> str:
 
 def read_line(prompt: str) -> str:
     """Read one line; a terminal shows `prompt`."""
-    return input(screen.fold(prompt, screen.columns_of(sys.stdout)) if is_interactive() else "")
+    return input(fold(prompt, screen.columns_of(sys.stdout)) if is_interactive() else "")
 
 
 @contextlib.contextmanager

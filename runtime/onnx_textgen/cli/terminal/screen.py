@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
+from ... import sizes
 from ...answers.visible_text import CONTROLS, DIRECTION
 from .progress import Progress
 from .word_wrap import WordWrap, fold
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from ...results import Alternative, Chunk, Generation, Stats
 
 CANCELLED = "cancelled"
+size = sizes.in_words
 
 # A prompt can make a model generate terminal commands (ESC ...); they are replaced by U+FFFD, so that the terminal ignores them.
 CONTROL_CHARACTERS = dict.fromkeys(CONTROLS, "\ufffd")
@@ -168,15 +170,6 @@ def stats_line(answer: Answer, *, is_drawn: bool) -> str:
 def rate(tokens_per_second: float) -> str:
     """Tokens per second with about three digits."""
     return f"{tokens_per_second:.0f} tok/s" if tokens_per_second >= 100 else f"{tokens_per_second:.1f} tok/s"
-
-
-def size(count: float) -> str:
-    """A number of bytes for people: `10.2 MB`."""
-    for unit in ("bytes", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.0f} bytes" if unit == "bytes" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} GB"
 
 
 def progress(text: str) -> None:

@@ -20,7 +20,7 @@ def test_what_ships_is_a_table(capsys):
     out, err = capsys.readouterr()
     rows = [line.split() for line in out.splitlines()]
     assert ["name", "precision", "size", "context", "chat", "from"] in rows
-    assert ["story", "int8", "8.7", "MB", "512", "no", "embedded"] in rows
+    assert ["story", "int8", "9.1", "MB", "512", "no", "embedded"] in rows
     assert (err, max(map(len, out.splitlines())) <= 80) == ("", True)
 
 
