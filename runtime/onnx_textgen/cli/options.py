@@ -16,6 +16,7 @@ from ..api.fetching import fetch_model
 from ..errors import OptionError, PromptError
 from . import interrupts
 from .terminal import screen
+from .terminal.line_input import as_unicode
 
 if TYPE_CHECKING:
     from ..api.model import Model
@@ -145,7 +146,7 @@ def read_text(argument: str, *, instead: str = "give some text") -> str:
     if argument != "-":
         if not argument:
             raise OptionError(f"the prompt is empty; {instead}")
-        return argument
+        return as_unicode(argument)
     text = decoded(typer.get_binary_stream("stdin").read())
     if not text:
         raise PromptError(f"stdin is empty; {instead}")

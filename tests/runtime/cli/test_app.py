@@ -569,6 +569,16 @@ def test_text_reaches_a_pipe_as_utf8_in_any_locale(request):
     assert (done.returncode, done.stdout.decode()) == (0, "Grüße 🙂\n")
 
 
+def test_a_prompt_is_utf8_in_a_locale_that_does_not_say_so():
+    environment = {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PATH": ""}
+    command = [sys.executable, "-m", "onnx_textgen.cli", "score", "--json"]
+    for prompt, code in {"café".encode(): 0, "café".encode("latin-1"): 1}.items():
+        done = subprocess.run([*command, prompt], capture_output=True, env=environment, check=False, timeout=60)
+        assert done.returncode == code
+        assert done.stderr == b"" if code == 0 else b"locale (LC_ALL=POSIX, ascii)" in done.stderr
+    assert run(["score", "\ud800"]) == 1
+
+
 def test_output_that_nobody_reads_any_more_ends_the_command_as_other_programs_end():
     command = f'set -o pipefail; "{sys.executable}" -m onnx_textgen.cli list 2>&1 | true'
     done = subprocess.run(["bash", "-c", command], capture_output=True, check=False, timeout=60)

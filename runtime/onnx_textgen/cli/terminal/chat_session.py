@@ -253,7 +253,7 @@ class Chat:
         screen.note((f"adapter {name}" if name else "no adapter") + (f"; there are also: {others}" if others else ""))
 
     def change_model(self, name: str) -> None:
-        """Talk with another model: the session begins anew, with the same options and system prompt."""
+        """Talk with another model: the session begins again, with the same options and system prompt."""
         if not name or self.open_model is None:
             screen.note(f"this is {self.model.manifest.name}; /model NAME takes another one of: onnx-textgen list")
             return
@@ -271,7 +271,7 @@ class Chat:
             raise
         self.model.close()
         vars(self).update(vars(other))
-        screen.note(f"this is {opened.manifest.name} now; the session begins anew")
+        screen.note(f"this is {opened.manifest.name} now; the session begins again")
 
     def set_option(self, text: str) -> None:
         """Change an option of the answers to come, or show them; ollama's spellings of it work too."""
@@ -340,7 +340,7 @@ COMMANDS: Mapping[str, Command] = {
     "/set": Command(
         Chat.set_option, "NAME VALUE", "change an option, like temperature 0.2; without VALUE to its default; alone: show"
     ),
-    "/model": Command(Chat.change_model, "NAME", "talk with another model; the session begins anew"),
+    "/model": Command(Chat.change_model, "NAME", "talk with another model; the session begins again"),
     "/adapter": Command(Chat.set_adapter, "NAME", "answer with an adapter of the package; without NAME with none"),
     "/thinking": Command(Chat.show_thinking, "", "show what the model thought before its last answer"),
     "/stats": Command(Chat.show_stats, "on|off", "show or hide the numbers of answers; alone: also how full the context is"),

@@ -23,7 +23,7 @@ SWITCH = {"on": True, "true": True, "yes": True, "off": False, "false": False, "
 def values_of(config: GenerationConfig, given: Iterable[str]) -> list[tuple[str, str]]:
     """The usual options and those that were given, with the values that count."""
     found = {name: getattr(config, name) for name in dict.fromkeys((*USUAL, *given))}
-    return [(name, "drawn anew" if name == "seed" and value is None else f"{value}") for name, value in found.items()]
+    return [(name, "a new one each time" if name == "seed" and value is None else f"{value}") for name, value in found.items()]
 
 
 def name_of(text: str) -> str:

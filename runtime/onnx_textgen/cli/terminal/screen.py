@@ -233,7 +233,7 @@ def note_dim(text: str) -> None:
 
 
 def write_line(text: str, out: TextIO, style: tuple[str, str] = PLAIN) -> None:
-    """Write a line in a row of its own; on a terminal, broken between words."""
+    """Write a line in its own row; on a terminal, broken between words."""
     begin_line()
     typer.echo(fold(text.translate(IN_LINES), columns_of(out)).join(style), file=out, color=True)
 

@@ -172,7 +172,7 @@ def test_another_model_begins_anew_with_the_same_options(chat, monkeypatch, caps
     assert prompts(second) == ["<s>[system]Brief.[user]three[assistant]"]
     assert second.calls[0][1] == {"loop_guard": "stop", "top_k": 3}
     err = capsys.readouterr().err
-    assert "it is not there" in err and "the session begins anew" in err
+    assert "it is not there" in err and "the session begins again" in err
 
 
 def test_ctrl_c_stops_the_answer_and_the_conversation_goes_on_from_what_was_said(chat):
