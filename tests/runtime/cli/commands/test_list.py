@@ -67,7 +67,7 @@ def test_a_package_with_the_numbers_of_its_source_says_so(precision, quantizatio
     assert precision_in_words(precision, quantization).startswith(name)
 
 
-def test_a_size_and_a_precision_are_the_same_everywhere(tmp_path, capsys):
+def test_a_size_and_a_precision_are_the_same_everywhere(tmp_path, monkeypatch, capsys):
     place = tmp_path / "mixed"
     shutil.copytree(find_package("story"), place)
     data = json.loads((place / "manifest.json").read_text(encoding="utf-8"))
@@ -75,7 +75,9 @@ def test_a_size_and_a_precision_are_the_same_everywhere(tmp_path, capsys):
     data["sha256"] = manifest_digest(data)
     (place / "manifest.json").write_text(json.dumps(data), encoding="utf-8")
     manifest = read_manifest(place)
-    assert run(["list", str(tmp_path)]) == 0
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    assert run(["list", "."]) == 0
     assert run(["info", str(place)]) == 0
     out = capsys.readouterr().out
     assert "4 and 8 bits, as stored   9.1 MB" in out
