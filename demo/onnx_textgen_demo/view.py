@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
+from onnx_textgen import sizes
 from onnx_textgen.text.tokenizer_json import BYTE_TOKEN
 
 from .transcripts import Token, Transcript
@@ -192,12 +193,11 @@ def finished(reason: str) -> str:
 def masthead(name: str, model: Model) -> str:
     """The title of the page and the properties of its model; `name`: the model's name on the page."""
     manifest = model.manifest
-    megabytes = sum(record.size for record in manifest.files.values()) / 1e6
     chips = [
         ("model", name),
-        ("precision", manifest.precision),
+        ("precision", manifest.precision_name),
         ("device", model.device),
-        ("size", f"{megabytes:,.1f} MB"),
+        ("size", sizes.in_words(manifest.size_bytes)),
         ("context", f"{manifest.geometry.context_length:,} tokens"),
         *([("source", f"{manifest.encoder.source_length:,} tokens")] if manifest.encoder is not None else []),
     ]

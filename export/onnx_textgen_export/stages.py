@@ -11,7 +11,10 @@ from onnx_textgen.cli.terminal import screen
 
 
 class Stages:
-    """Prints each stage and its duration on stderr; a stage name with a colon is a message without a duration."""
+    """Prints each stage and its duration on stderr.
+
+    A name with a colon is a message without a duration; the name of the current stage, a comma and more is a step of it.
+    """
 
     def __init__(self) -> None:
         self.name: str | None = None
@@ -19,6 +22,9 @@ class Stages:
 
     def begin(self, name: str | None) -> None:
         """End the current stage, and begin the next if there is one."""
+        if name is not None and self.name is not None and name.startswith(f"{self.name}, "):
+            screen.progress(name)
+            return
         now = time.perf_counter()
         if self.name is not None:
             screen.note(f"{self.name:<24} {now - self.started:6.1f} s")

@@ -4,7 +4,9 @@ What is no error, but should be known, goes to the log.
 """
 
 import logging
+from collections.abc import Iterable, Mapping
 
+MOST_COMPARED = 100
 LOG = logging.getLogger("onnx_textgen")
 
 
@@ -46,6 +48,19 @@ class ModelError(OnnxTextgenError):
 
 class RuleError(ModelError):
     """A text that cannot follow its rule any further: the rule allows no token of the model, or takes too much work."""
+
+
+def did_you_mean(name: str, names: Iterable[str], elsewhere: Mapping[str, str] = {}) -> str:
+    """A question with the name that is most similar; empty if none is. `elsewhere`: other words, and what they are called here.
+
+    >>> did_you_mean("Stroy", ["story", "smollm2"]), did_you_mean("x", ["story"])
+    ('did you mean story? ', '')
+    """
+    import difflib  # noqa: PLC0415  (for a mistake only)
+
+    meant, wanted = {each.casefold(): each for each in names} | dict(elsewhere), name[:MOST_COMPARED].casefold()
+    closest = [each for each in meant if each.startswith(wanted)] or difflib.get_close_matches(wanted, meant, n=1)
+    return f"did you mean {meant[closest[0]]}? " if closest else ""
 
 
 def first_line(error: BaseException) -> str:

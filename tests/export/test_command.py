@@ -105,7 +105,7 @@ class Watch(MetaPathFinder):
         if name == "onnxruntime":
             seen.append(os.environ.get("ORT_DISABLE_TELEMETRY"))
 sys.meta_path.insert(0, Watch())
-import onnx_textgen_export
+from onnx_textgen_export import export
 print(seen)
 """
     environment = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}

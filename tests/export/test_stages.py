@@ -22,7 +22,7 @@ def test_a_stage_is_one_line_and_an_error_in_it_another(columns: int, monkeypatc
         streams.setattr(sys, "stdout", stdout)
         streams.setattr(sys, "stderr", stderr)
         stages = Stages()
-        for stage in ("load", "a stage whose name is as long as a row", "size: 1 MB", "trace"):
+        for stage in ("load", "load, 3 of 8 parts", "a stage whose name is as long as a row", "size: 1 MB", "trace"):
             stages.begin(stage)
         assert app.fail("no") == 1
     lines = ["load 0.0 s", "a stage whose name is as long as a row 0.0 s", "size: 1 MB", "error: no"]

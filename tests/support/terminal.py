@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Iterator
 
-from rich.cells import cell_len
+from rich.cells import cell_len, chop_cells
 
 from support.patient_http import LONGEST_WAIT
 
@@ -48,12 +48,27 @@ def screen_of(written: str, columns: int) -> list[str]:
             rows += [[" "] * columns for _ in range(row + 1 - len(rows))]
             if width:
                 rows[row][column : column + width] = [character, *[""] * (width - 1)]
+            elif column:
+                rows[row][column - 1] += character
             column += width
         rows += [[" "] * columns for _ in range(row + 1 - len(rows))]
     shown = ["".join(cells).rstrip() for cells in rows]
     while shown and not shown[-1]:
         shown.pop()
     return shown
+
+
+def broken(line: str, room: int) -> list[str]:
+    """A line in rows: a word that does not fit begins the next one, also a wide character; only a word longer than a row breaks."""
+    rows = [""]
+    for part in re.findall(r" +|[\u3000-\U0001ffff][、。,.]*|[^ \u3000-\U0001ffff]+", line):
+        if cell_len(rows[-1] + part) > room and part.strip():
+            first, *others = chop_cells(part, room)
+            rows += [first, *others] if rows[-1] else []
+            rows = rows if len(rows) > 1 or rows[-1] else [first, *others]
+        else:
+            rows[-1] += part
+    return [row.rstrip() for row in rows]
 
 
 class PseudoTerminal:

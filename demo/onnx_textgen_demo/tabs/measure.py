@@ -117,7 +117,7 @@ def conditions(name: str, model: Model) -> str:
     peak = peak_memory_mib()
     memory = f"; this process used at most {peak:,.0f} MiB" if peak else ""
     system = f"{platform.machine()} {platform.system()}"
-    return f"{escape(name)}, {model.manifest.precision}, {model.device}, {system}{memory}."
+    return f"{escape(name)}, {model.manifest.precision_name}, {model.device}, {system}{memory}."
 
 
 def draw_table(rows: Sequence[Sequence[float]]) -> str:

@@ -133,18 +133,18 @@ def round_within_budget(traced: Traced, *, options: Quantization, budget: Budget
     """Write the package of a decoder, rounded within `budget`; reports what was chosen and what it costs."""
     limit = limit_of(options, budget)
     tried = list[Measured]()
-    report("read texts with PyTorch")
+    reading = begin("read texts with PyTorch", report)
     texts = measured_texts(traced.source, traced.assets)
-    meter = QualityMeter(traced.source, traced.weights, texts, traced.work)
+    meter = QualityMeter(traced.source, traced.weights, texts, traced.work, reading)
     calibrated = calibration(traced, options=options, budget=budget, report=report)
 
     def make(attempt: Attempt) -> Measured:
         report(f"write {describe(attempt)}")
         plan = calibrated.plan(attempt.mix) if calibrated is not None and attempt.mix else None
         size, roundings = write(attempt.options, plan)
-        report("measure the rounding")
+        measuring = begin("measure the rounding", report)
         assert roundings is not None, "there are options"
-        return Measured(attempt, size, meter.measure(traced.graph), roundings)
+        return Measured(attempt, size, meter.measure(traced.graph, measuring), roundings)
 
     while (attempt := next_attempt(tried, options, calibrated, budget, limit)) is not None:
         tried.append(make(attempt))
@@ -155,6 +155,12 @@ def round_within_budget(traced: Traced, *, options: Quantization, budget: Budget
         best = make(best.attempt)
     report(verdict(best, tried, limit, budget))
     return best
+
+
+def begin(stage: str, report: Report) -> Report:
+    """Report a stage as it begins; returns the function that reports its steps."""
+    report(stage)
+    return lambda step: report(f"{stage}, {step}")
 
 
 def limit_of(options: Quantization, budget: Budget) -> float:
@@ -179,8 +185,8 @@ def calibration(traced: Traced, *, options: Quantization, budget: Budget, report
     try:
         source = traced.source
         ids = calibration_ids(source, traced.assets, budget.calibration, forward_only=options.bits == 8)
-        report(f"calibrate on {ids.numel():,} tokens")
-        return calibrate(source, traced.weights, matrices, ids, options=options, folder=traced.work)
+        calibrating = begin(f"calibrate on {ids.numel():,} tokens", report)
+        return calibrate(source, traced.weights, matrices, ids, options=options, folder=traced.work, report=calibrating)
     except ExportError as error:
         if budget.calibration is not None:
             raise

@@ -9,7 +9,7 @@ needs no backward pass, and weights all tokens equally.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -127,16 +127,28 @@ def smoothing_of(sizes: Floats) -> Floats:
 
 
 def calibrate(
-    source: Source, weights: Weights, matrices: Sequence[Matrix], ids: Tensor, *, options: Quantization, folder: Path
+    source: Source,
+    weights: Weights,
+    matrices: Sequence[Matrix],
+    ids: Tensor,
+    *,
+    options: Quantization,
+    folder: Path,
+    report: Callable[[str], None] = lambda step: None,
 ) -> Calibrated:
     """Run the texts `ids` [texts, tokens] and find codes of the matrices, which are written to `folder`.
 
-    Raises the errors of the module's own code if it cannot be differentiated, which only 4 bits need.
+    `report` is told how many have theirs. Raises the errors of the module's own code if it cannot be differentiated, which only 4
+    bits need.
     """
     made = Calibrated({each.name: each for each in matrices}, {}, {}, folder, options)
     layers = layers_of(source, matrices)
     modules = {name: module for name, (_, module) in layers.items()}
     waiting = {each.name: Statistics({name for name, (owners, _) in layers.items() if each in owners}) for each in matrices}
+
+    def find(matrix: Matrix) -> None:
+        made.find_codes(matrix, waiting.pop(matrix.name))
+        report(f"{len(matrices) - len(waiting):,} of {len(matrices):,} matrices")
 
     def take_gradients(name: str, inputs: Tensor, gradients: Tensor) -> None:
         for matrix in layers[name][0]:
@@ -151,20 +163,20 @@ def calibrate(
             seen.add(inputs, seen.importance)
             seen.importance = 0.0
             if matrix.part != "head":  # which arrives in slices of tokens
-                made.find_codes(matrix, waiting.pop(matrix.name))
+                find(matrix)
 
     def take_inputs(name: str, inputs: Tensor) -> None:
         for matrix in layers[name][0]:
             if matrix.name in waiting:  # the parameters of a matrix have the same inputs
                 waiting[matrix.name].add(inputs)
-                made.find_codes(matrix, waiting.pop(matrix.name))
+                find(matrix)
 
     if options.bits == 8:
         read_inputs(source, weights, ids, modules, take_inputs)
     else:
         read_gradients(source, weights, ids, modules, take_gradients)
     for name in [name for name, seen in waiting.items() if seen.tokens]:
-        made.find_codes(made.matrices[name], waiting.pop(name))
+        find(made.matrices[name])
     forget_unseen(made)
     return made
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -53,7 +53,15 @@ class Positions:
 class QualityMeter:
     """PyTorch's predictions on some texts, kept in a file, so that every attempt is measured without PyTorch."""
 
-    def __init__(self, source: Source, weights: Weights, texts: Mapping[str, list[int]], folder: Path) -> None:
+    def __init__(
+        self,
+        source: Source,
+        weights: Weights,
+        texts: Mapping[str, list[int]],
+        folder: Path,
+        report: Callable[[str], None] = lambda step: None,
+    ) -> None:
+        """`report` is told how many tokens are read."""
         self.source = source
         length = min(WINDOW, source.geometry.context_length)
         most = max(MOST_LOGITS // source.geometry.vocab_size // max(len(texts), 1), length)
@@ -71,8 +79,9 @@ class QualityMeter:
                     for logits in source.reference(torch.tensor(together)) if together else ():
                         self.logits[start : start + len(logits)] = logits.float().numpy()
                         start += len(logits)
+                        report(f"{start:,} of {count:,} tokens")
 
-    def measure(self, graph: Path) -> dict[str, Quality]:
+    def measure(self, graph: Path, report: Callable[[str], None] = lambda step: None) -> dict[str, Quality]:
         """The quality of a package's graph on each kind of text, and on `all`."""
         with as_export_error():
             session, start, found = open_session(graph, device="cpu"), 0, dict[str, Positions]()
@@ -82,6 +91,7 @@ class QualityMeter:
                 for window in windows:
                     parts.append(compare(fed(new_decoder(window), window), self.logits[start : start + len(window)], window))
                     start += len(window)
+                    report(f"{start:,} of {len(self.logits):,} tokens")
                 found[kind] = Positions.joined(parts)
         everything = Positions.joined(list(found.values()))
         return {kind: each.summary() for kind, each in (found | {"all": everything}).items()}

@@ -16,19 +16,22 @@ Exporter = Callable[[str, Path, str, str | None, str | None], None]
 """`make_package(source, folder, name, origin, precision)`: exports a source, with its stages on stderr, and replaces the folder."""
 
 
-def fetch_model(model: str | None, say: Callable[[str], None] = lambda _: None) -> None:
+def fetch_model(
+    model: str | None, say: Callable[[str], None] = lambda _: None, report: Callable[[str], None] = lambda _: None
+) -> None:
     """Make sure that `onnx_textgen.load(model)` opens something, where `model` is a name on the hub that is not in the cache.
 
-    A repository with an ONNX graph, and a short name with a recipe, are fetched by `load`; `say` gets what that will be. Raises
-    `PackageError` if there is no such model, and `ExtensionError` if
-    it has to be exported and the exporter is not installed.
+    A short name with a recipe is fetched and built; `say` gets what that will be, `report` how far it is. A repository with an ONNX
+    graph is fetched by `load`. Raises `PackageError` if there is no such model, and `ExtensionError` if it has to be exported and
+    the exporter is not installed.
     """
     from ..hub.lookup import NoGraphError, locate, parse_hub_name  # noqa: PLC0415
     from ..hub.model_cache import find_cached, place_of  # noqa: PLC0415
-    from ..hub.short_models import will_be_fetched  # noqa: PLC0415
+    from ..hub.short_models import rebuild, recipe_of, will_be_fetched  # noqa: PLC0415
 
-    if (fetched := will_be_fetched(model)) is not None:
+    if (fetched := will_be_fetched(model)) is not None and model is not None and (recipe := recipe_of(model)) is not None:
         say(fetched)
+        rebuild(model, recipe, report)
     name = parse_hub_name(model)
     if name is None or name.inside or find_cached(name.source) is not None:
         return

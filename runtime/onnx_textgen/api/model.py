@@ -129,7 +129,9 @@ class Model:
 
     def __repr__(self) -> str:
         context, place = self._encoder.context_length, "closed" if self._opened.is_closed else f"on {self.device}"
-        return f"<onnx_textgen.Model {self.manifest.name!r}: {self.manifest.precision}, context of {context:,} tokens, {place}>"
+        return (
+            f"<onnx_textgen.Model {self.manifest.name!r}: {self.manifest.precision_name}, context of {context:,} tokens, {place}>"
+        )
 
     def __enter__(self) -> Self:
         return self

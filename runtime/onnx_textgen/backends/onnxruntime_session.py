@@ -17,7 +17,7 @@ from typing import Any
 
 import onnxruntime
 
-from ..errors import LOG, DeviceError, OptionError, PackageError, first_line
+from ..errors import LOG, DeviceError, OptionError, PackageError, did_you_mean, first_line
 from ..files.graph_file import refuse_functions
 from ..machine_limits import threads_within_limits
 from .placement import ATTENTION, CPU_PROVIDER, RECORD, placed_operators
@@ -141,6 +141,10 @@ class OnnxRuntimeSession:
         return any(tensor.kind == "shared" for tensor in self.cache_tensors)
 
 
+ELSEWHERE = {"gpu": "cuda", "nvidia": "cuda", "vulkan": "webgpu", "metal": "mlx"}
+"""Devices as people call them, and as we do."""
+
+
 def has_cuda() -> bool:
     """Return whether the installed ONNX Runtime was built with CUDA."""
     return CUDA_PROVIDER in onnxruntime.get_available_providers()
@@ -153,7 +157,8 @@ def parse_device(name: str) -> tuple[str, int]:
     if not isinstance(name, str) or not (found := re.fullmatch(pattern, name)):
         names = ", ".join(("auto", "cpu", *accelerators, "cuda:N for another GPU"))
         others = "openvino, openvino:bf16, hybrid or hybrid:bf16"
-        raise OptionError(f"device should be {names}, {others}, found {name!r:.60}")
+        meant = did_you_mean(str(name), ("auto", "cpu", *accelerators, "openvino", "hybrid"), ELSEWHERE)
+        raise OptionError(f"device should be {names}, {others}, found {name!r:.60}; {meant}onnx-textgen doctor shows what works")
     return found[1] or found[2], int(found[3] or 0)
 
 

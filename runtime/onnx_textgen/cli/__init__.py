@@ -2,8 +2,8 @@
 
 This package reads arguments, prints results and turns errors into one line and an exit code (0 done, 1 failure, 2 usage,
 130 interrupted, 141 if the reader of a pipe closed it). It computes nothing itself, and it imports the model's code only inside the
-command that needs it, so that `--help` and completion answer at once. This module imports nothing of the project, because Ctrl-C
-before `main` ends in a traceback.
+command that needs it, so that `--help` and completion answer at once. This module imports almost nothing, because Ctrl-C before
+`main` ends in a traceback.
 """
 
 from __future__ import annotations
@@ -16,11 +16,28 @@ __all__ = ["main", "run"]
 def main() -> None:
     """Run the command line of this process and end the process."""
     try:
-        from . import app  # noqa: PLC0415  (so that Ctrl-C during the import gives no traceback)
+        import signal  # noqa: PLC0415
+
+        signal.signal(signal.SIGINT, leave)  # until `interrupts` has it raise an exception
+        from . import app  # noqa: PLC0415
 
         app.main()
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def leave(*_: object) -> None:
+    """Handle Ctrl-C where there is nothing to undo: end the process at once.
+
+    An exception would be taken for a broken library by code that is being imported, numpy's for one, and become a traceback.
+    """
+    import os  # noqa: PLC0415
+
+    try:
+        sys.modules[f"{__name__}.terminal.screen"].leave_row()
+        sys.stdout.flush()
+    finally:
+        os._exit(130)
 
 
 def run(arguments: list[str]) -> int:

@@ -15,7 +15,7 @@ import typer
 from ..errors import OnnxTextgenError, OptionError
 from ..help_texts import help_of, summary_of
 from ..requirements import wrong_version
-from . import extensions
+from . import extensions, interrupts
 from .commands import bench, build, chat, doctor, generate, info, listing, pull, score, site, verify
 from .commands import inspect as inspect_command
 from .renamed_names import in_todays_names
@@ -23,6 +23,7 @@ from .terminal import screen
 from .wrong_usage import usage_message
 
 DEBUG_VARIABLE = "ONNX_TEXTGEN_DEBUG"
+INTERRUPTED = 128 + 2
 PIPE_CLOSED = 128 + 13
 """The exit code that a shell reports for a process that SIGPIPE ended, as it ends other programs whose reader closed the pipe."""
 
@@ -56,7 +57,9 @@ def print_version(wanted: bool) -> None:
 def describe(
     context: typer.Context,
     *,
-    version: Annotated[bool, typer.Option("--version", callback=print_version, is_eager=True, help="Print the version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", "-v", callback=print_version, is_eager=True, help="Print the version.")
+    ] = False,
     color: Annotated[
         Colour, typer.Option(envvar="ONNX_TEXTGEN_COLOR", help="auto: on a terminal, unless NO_COLOR is set.")
     ] = Colour.auto,
@@ -72,12 +75,15 @@ def describe(
         onnx-textgen chat DIR
         onnx-textgen export CHECKPOINT --out DIR
     """
+    if context.invoked_subcommand not in NOTHING_TO_UNDO:
+        interrupts.raise_exceptions()
     screen.choose_colours(color)
     if context.invoked_subcommand is None:
         typer.echo(context.get_help(), err=True)
         raise typer.Exit(2)
 
 
+NOTHING_TO_UNDO = ("list", "info", "doctor")
 COMMANDS: dict[str, Callable[..., None]] = {
     "generate": generate.generate_text,
     "chat": chat.hold_session,
@@ -118,23 +124,28 @@ def run(arguments: list[str]) -> int:
     try:
         # Without standalone mode typer returns the exit code of typer.Exit; for Ctrl-C that is 130.
         result = typer.main.get_command(app)(arguments, prog_name="onnx-textgen", standalone_mode=False)
+        if result == INTERRUPTED:
+            screen.leave_row()
         return result if isinstance(result, int) else 0
     except SystemExit as error:  # typer ends the process itself if the reader of a pipe closed it
         if isinstance(error.__context__, BrokenPipeError):
             return discard_output()
         raise
     except ClickError as error:
-        return fail(usage_message(error, arguments, COMMANDS), code=getattr(error, "exit_code", 2))
+        return fail(usage_message(error, arguments, [*COMMANDS, *extensions.SUMMARIES]), code=getattr(error, "exit_code", 2))
     except OnnxTextgenError as error:
         if debug:
             raise
         return fail(str(error), code=2 if isinstance(error, OptionError) else 1)
     except KeyboardInterrupt:
-        screen.progress("")
-        return 130
+        screen.leave_row()
+        return INTERRUPTED
     except Exception as error:  # anything unexpected: one line for users, a traceback for developers who ask for it
         if debug:
             raise
+        if isinstance(error, ImportError | SystemError) and interrupts.came:
+            screen.leave_row()
+            return INTERRUPTED
         if (reason := wrong_version(error)) is not None:
             return fail(reason)
         return fail(f"{type(error).__name__}: {error}; for the traceback set {DEBUG_VARIABLE}=1")

@@ -11,6 +11,7 @@ from importlib.metadata import EntryPoint, entry_points
 import typer
 
 from ..extras import ExtensionError, explain_missing, remedy
+from . import interrupts
 
 GROUP = "onnx_textgen.commands"
 SUMMARIES = {
@@ -40,7 +41,8 @@ def forward(name: str, point: EntryPoint | None) -> Callable[[typer.Context], No
         if point is None:
             raise ExtensionError(f"the command {name} is not installed; {remedy(EXTRAS.get(name, name))}")
         with explain_missing(f"the command {name}", EXTRAS.get(name, name)):
-            command = typer.main.get_command(point.load())
+            with interrupts.ending_at_once():
+                command = typer.main.get_command(point.load())
             with command.make_context(name, list(context.args), parent=context.parent) as inner:
                 command.invoke(inner)
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import stat
+import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,7 +14,9 @@ import typer
 
 from ..api.fetching import fetch_model
 from ..errors import OptionError, PromptError
+from . import interrupts
 from .terminal import screen
+from .terminal.line_input import as_unicode
 
 if TYPE_CHECKING:
     from ..api.model import Model
@@ -19,7 +25,8 @@ if TYPE_CHECKING:
 MODEL_HELP = "Model folder, a name from: onnx-textgen list, or owner/name on the Hugging Face hub."
 
 DEFAULT_PROMPT = "Once upon a time"
-PROMPT_HELP = f'Text to continue; - reads it from stdin. Without it, an embedded model gets "{DEFAULT_PROMPT}".'
+PROMPT_HELP = f'Text to continue. Without it, what a pipe brings; if none, an embedded model gets "{DEFAULT_PROMPT}".'
+PIPE_SECONDS = 2.0
 
 MODEL_VARIABLE = "ONNX_TEXTGEN_MODEL"
 
@@ -72,6 +79,7 @@ PrefixOption = Annotated[
         "--prefix-folder", metavar="DIR", help="Folder where beginnings of prompts are saved for later calls.", show_default=False
     ),
 ]
+StatsOption = Annotated[bool, typer.Option("--stats/--no-stats", help="Show speed, seed and why it ended below each text.")]
 SeedOption = Annotated[int | None, typer.Option(metavar="N", help="Same seed, same text.")]
 
 
@@ -85,20 +93,22 @@ def load_model(
     response_template: Path | None = None,
 ) -> Model:
     """Load the model that these options name; if `auto` chose an accelerator, stderr says which."""
-    import onnx_textgen  # noqa: PLC0415  (importing ONNX Runtime takes half a second, which `--help` should not)
+    import onnx_textgen  # noqa: PLC0415
 
     for each in (model, assistant_model):
-        fetch_model(each, screen.note)
+        fetch_model(each, screen.note, screen.progress)
     screen.progress(f"loading {model or 'the model'} ...")
     try:
-        loaded = onnx_textgen.load(
-            model,
-            device=device,
-            threads=threads,
-            assistant_model=assistant_model,
-            prefix_folder=prefix_folder,
-            response_template=response_template,
-        )
+        # The first use of `load` imports ONNX Runtime, which takes half a second.
+        with contextlib.nullcontext() if "onnxruntime" in sys.modules else interrupts.ending_at_once():
+            loaded = onnx_textgen.load(
+                model,
+                device=device,
+                threads=threads,
+                assistant_model=assistant_model,
+                prefix_folder=prefix_folder,
+                response_template=response_template,
+            )
     finally:
         screen.progress("")
     if device == "auto" and loaded.device != "cpu":
@@ -136,14 +146,45 @@ def read_text(argument: str, *, instead: str = "give some text") -> str:
     if argument != "-":
         if not argument:
             raise OptionError(f"the prompt is empty; {instead}")
-        return argument
-    try:
-        text = typer.get_binary_stream("stdin").read().decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise PromptError(f"stdin is not UTF-8 text (byte {error.start}); convert it first, for example with iconv") from error
+        return as_unicode(argument)
+    text = decoded(typer.get_binary_stream("stdin").read())
     if not text:
         raise PromptError(f"stdin is empty; {instead}")
     return text
+
+
+def piped_text() -> str | None:
+    """The text that comes through stdin, if that is a pipe or a file with one, without its last line break; else None.
+
+    A pipe that stays open and empty is one that this process has only inherited (from a service, a container, a scheduler): after
+    `PIPE_SECONDS` it counts as none, which stderr says. Raises `PromptError` for text that is not UTF-8.
+    """
+    try:
+        number = sys.stdin.fileno()
+        mode = os.fstat(number).st_mode
+    except (AttributeError, OSError, ValueError):  # closed, or not a stream of the system
+        return None
+    if not any(is_kind(mode) for is_kind in (stat.S_ISFIFO, stat.S_ISREG, stat.S_ISSOCK)):  # a terminal, or /dev/null
+        return None
+    parts = list[bytes]()
+    # Not through Python's buffer, whose lock a waiting thread would hold at the end of the process.
+    reader = threading.Thread(target=lambda: parts.extend(iter(lambda: os.read(number, 65536), b"")), daemon=True)
+    reader.start()
+    reader.join(PIPE_SECONDS)
+    if reader.is_alive() and not parts:
+        screen.note(f"nothing came through stdin in {PIPE_SECONDS:.0f} s, so it is not read; - waits for it")
+        return None
+    reader.join()
+    text = decoded(b"".join(parts)).removesuffix("\n").removesuffix("\r")
+    return text or None
+
+
+def decoded(content: bytes) -> str:
+    """The text of stdin; raises `PromptError` if it is not UTF-8."""
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise PromptError(f"stdin is not UTF-8 text (byte {error.start}); convert it first, for example with iconv") from error
 
 
 def read_token_ids(text: str) -> list[int]:
@@ -155,7 +196,7 @@ def read_token_ids(text: str) -> list[int]:
 
 
 def read_prompt(prompt: str | None, token_ids: str | None, model: str | None) -> str | list[int]:
-    """The prompt as text or token ids; without either, the default prompt for the models that ship with onnx-textgen.
+    """The prompt as text or token ids; without either, what a pipe brings, else the default prompt of an embedded model.
 
     Raises `OptionError` if both are given, or if another model gets neither.
     """
@@ -167,6 +208,8 @@ def read_prompt(prompt: str | None, token_ids: str | None, model: str | None) ->
         return read_token_ids(token_ids)
     if prompt is not None:
         return read_text(prompt, instead='give some text, or --token-ids N with the "begins with id" that onnx-textgen info shows')
+    if (text := piped_text()) is not None:
+        return text
     if model is not None and model not in embedded_packages():
-        raise OptionError(f"with --model {model} a PROMPT is needed (or - for stdin, or --token-ids)")
+        raise OptionError(f"with --model {model} a PROMPT is needed (or text through a pipe, or --token-ids)")
     return DEFAULT_PROMPT

@@ -11,7 +11,10 @@ RENAMED_COMMANDS = {"add-adapter": ("adapter", "add"), "remove-adapter": ("adapt
 
 
 def in_todays_names(arguments: Sequence[str]) -> list[str]:
-    """The arguments with today's command and flags, up to a `--`, after which none is a flag; warns of each old one."""
+    """The arguments with today's command and flags, up to a `--`, after which none is a flag; warns of each old one.
+
+    `help COMMAND` is `COMMAND -h`.
+    """
     found = list(arguments)
     for place in range(found.index("--") if "--" in found else len(found)):
         flag, *value = found[place].split("=", 1)
@@ -19,6 +22,8 @@ def in_todays_names(arguments: Sequence[str]) -> list[str]:
             screen.note(f"warning: {flag} is called {RENAMED[flag]} now")
             found[place] = "=".join([RENAMED[flag], *value])
     place = place_of_command(found)
+    if found[place : place + 1] == ["help"]:  # as other programs have it
+        found[place:] = [*found[place + 1 :], "-h"]
     if (named := RENAMED_COMMANDS.get("".join(found[place : place + 1]))) is not None:
         screen.note(f"warning: {found[place]} is called {' '.join(named)} now")
         found[place : place + 1] = named

@@ -9,9 +9,14 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from ..errors import did_you_mean
+
 TEXTS = ("PROMPT", "TEXT")
 """Arguments that are a text, which needs quotes if it has more than one word."""
 EXTRA = re.compile(r"unexpected extra argument\S* \((.*)\)")
+NO_COMMAND = re.compile(r"No such command '([^']*)'")
+ELSEWHERE = {"run": "chat", "ls": "list", "ps": "list", "rm": "remove", "show": "info", "create": "export", "convert": "export"}
+"""What other programs call our commands."""
 WANTED: Mapping[str, str] = {
     "float_parsing": "a number",
     "int_parsing": "a whole number",
@@ -25,6 +30,8 @@ WANTED: Mapping[str, str] = {
 def usage_message(error: Exception, arguments: Sequence[str], commands: Collection[str]) -> str:
     """Return what is wrong with `arguments`, and the command that shows the help."""
     context = getattr(error, "ctx", None)
+    if (unknown := NO_COMMAND.match(str(error))) is not None:
+        return f"there is no command {unknown[1]:.60}; {did_you_mean(unknown[1], commands, ELSEWHERE)}see: onnx-textgen -h"
     found = wrong_value(error) or (error.format_message() if hasattr(error, "format_message") else str(error))
     if context is not None and (extra := EXTRA.search(found)):
         found += quotes_hint(context, extra[1])

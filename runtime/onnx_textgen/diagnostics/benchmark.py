@@ -104,7 +104,7 @@ def measure(
     return Measurement(
         model=manifest.name,
         device=model.device,
-        precision=manifest.precision,
+        precision=manifest.precision_name,
         target=manifest.target,
         threads=threads,
         prompt_tokens=prompt_tokens,

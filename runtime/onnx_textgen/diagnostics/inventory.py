@@ -14,7 +14,6 @@ from ..errors import PackageError
 from ..files.user_folders import expanded
 from ..hub.model_cache import cached_packages
 from ..package.end_tokens import read_template
-from ..package.integrity import package_bytes
 from ..package.locate import embedded_packages
 from ..package.manifest import CHAT_TEMPLATE
 from ..package.misnamed import is_model_folder
@@ -35,7 +34,7 @@ class Entry:
     precision: str = "unknown"
     """`unknown` for a folder of another exporter, which does not state it."""
     size_bytes: int | None = None
-    """Size of graph and weights."""
+    """Size of all files of the package; of a folder of another exporter, graph and weights."""
     context_length: int | None = None
     """None if only the graph states it."""
     has_chat_template: bool = False
@@ -61,9 +60,9 @@ def describe(name: str, folder: Path, origin: str) -> Entry:
     try:
         if has_manifest(folder):
             manifest = read_manifest(folder)
-            length, size = manifest.geometry.context_length, package_bytes(folder, manifest)
+            length, size = manifest.geometry.context_length, manifest.size_bytes
             has_template, reads = CHAT_TEMPLATE in manifest.files, manifest.encoder is not None
-            return Entry(name, folder, origin, manifest.precision, size, length, has_template, reads)
+            return Entry(name, folder, origin, manifest.precision_name, size, length, has_template, reads)
         from ..package.foreign import describe_foreign, halves_of  # noqa: PLC0415  (ONNX Runtime takes half a second)
 
         size, found = describe_foreign(folder)

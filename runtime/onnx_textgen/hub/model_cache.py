@@ -12,7 +12,7 @@ import shutil
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-from ..errors import PackageError
+from ..errors import PackageError, did_you_mean
 from ..files.user_folders import expanded, own_cache
 from ..package.manifest import MANIFEST
 
@@ -63,8 +63,9 @@ def remove_cached(name: str) -> int:
     """Delete the package of this name; returns the bytes that this frees. Raises `PackageError` if the cache has no such model."""
     place = find_cached(name)
     if place is None:
-        known = ", ".join(cached_packages()) or "no models"
-        raise PackageError(f"the cache has no model {name:.80}; it has {known}")
+        known = cached_packages()
+        has = ", ".join(known) or "no models"
+        raise PackageError(f"the cache has no model {name:.80}; {did_you_mean(name, known)}it has {has}")
     size = sum(path.stat().st_size for path in place.rglob("*") if path.is_file())
     try:
         shutil.rmtree(place)

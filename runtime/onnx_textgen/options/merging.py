@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import OptionError, PackageError
+from ..errors import OptionError, PackageError, did_you_mean
 from .checks import shown
 from .generation_config import OPTION_NAMES, GenerationConfig
 from .other_names import NAMES_ELSEWHERE, REMOVED, in_todays_names
@@ -54,5 +53,4 @@ def hint_for(name: str) -> str:
     """
     if name in NAMES_ELSEWHERE:
         return f"take {NAMES_ELSEWHERE[name]}"
-    closest = difflib.get_close_matches(name, OPTION_NAMES, n=1)
-    return f"did you mean {closest[0]}?" if closest else f"the options are {', '.join(OPTION_NAMES)}"
+    return did_you_mean(name, OPTION_NAMES).rstrip() or f"the options are {', '.join(OPTION_NAMES)}"

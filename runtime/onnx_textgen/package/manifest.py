@@ -216,6 +216,16 @@ class Manifest:
         return self.precision == "fp32" if level is None else level in FLOAT32_LEVELS
 
     @property
+    def size_bytes(self) -> int:
+        """Bytes of all files of the package."""
+        return sum(record.size for record in self.files.values())
+
+    @property
+    def precision_name(self) -> str:
+        """How the weights are stored, for people: `int8`, or `4 and 8 bits, as stored` where all have the numbers of the source."""
+        return precision_name(self.precision, self.quantization)
+
+    @property
     def has_attention_maps(self) -> bool:
         """Whether the package was exported with `--attention-maps`."""
         return ATTENTION_GRAPH in self.files
@@ -230,6 +240,16 @@ class Manifest:
         """The certificate's `summary`; empty if there is none."""
         found = self.certificate.get("summary")
         return found if isinstance(found, dict) else {}
+
+
+def precision_name(precision: str, quantization: Mapping[str, Any]) -> str:
+    """See `Manifest.precision_name`."""
+    forms = quantization.get("as_stored")
+    if not isinstance(forms, Mapping) or "block_size" in quantization:  # something was rounded
+        return precision
+    # The names of the forms begin with their bits: Q8_0, int4 in blocks of 32, 4 bits with offsets.
+    bits = sorted({found[1] for form in forms if (found := re.match(r"\D*(\d+)", form))}, key=int)
+    return f"{' and '.join(bits)} bits, as stored" if bits else precision
 
 
 TYPE_NAMES: dict[object, str] = {

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import shlex
 from collections.abc import Iterable
 from pathlib import Path
 
+from ..errors import did_you_mean as similar
 from .locate import embedded_packages
 from .manifest import MANIFEST
 
@@ -69,10 +69,11 @@ def how_to_export(checkpoint: Path) -> str:
 
 
 def did_you_mean(path: Path) -> str:
-    """A question with the embedded model or folder whose name is most similar; empty if no name is similar."""
-    names = {folder.name: str(folder) for folder in model_folders(path.parent)} | {name: name for name in embedded_packages()}
-    closest = difflib.get_close_matches(path.name, names, n=1)
-    return f"did you mean {names[closest[0]]}? " if closest else ""
+    """A question with the model or folder whose name is most similar; empty if no name is similar."""
+    from .short_names import short_names  # noqa: PLC0415  (for a mistake only)
+
+    folders = {folder.name.casefold(): str(folder) for folder in model_folders(path.parent)}
+    return similar(path.name, (*embedded_packages(), *short_names()), folders)
 
 
 def model_folders(folder: Path) -> list[Path]:

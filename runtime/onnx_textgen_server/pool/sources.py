@@ -138,13 +138,13 @@ def described(manifest: Manifest, needed: int = 0) -> Description:
     """The description of a model by its manifest."""
     encoder = manifest.encoder
     return Description(
-        precision=manifest.precision,
+        precision=manifest.precision_name,
         context_length=manifest.geometry.context_length,
         is_encoder_decoder=encoder is not None,
         source_length=None if encoder is None else encoder.source_length,
         adapters=tuple(manifest.adapters),
         needed_bytes=needed,
-        size_bytes=sum(each.size for each in manifest.files.values()),
+        size_bytes=manifest.size_bytes,
         digest=manifest.sha256,
     )
 

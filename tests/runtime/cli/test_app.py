@@ -1,7 +1,9 @@
 """`onnx-textgen`: what goes to which stream, how errors read, and how the process ends."""
 
 import json
+import os
 import signal
+import socket
 import subprocess
 import sys
 from importlib.metadata import version
@@ -166,6 +168,63 @@ def test_a_prompt_of_one_dash_is_read_from_stdin(model, stdin):
     assert model.calls[0][0] == "Grüße\n"
 
 
+@pytest.fixture
+def piped(monkeypatch, tmp_path):
+    """Let stdin be a pipe, a socket, or a file, with a content; None: the pipe stays open and empty."""
+    opened, ends = [], []
+
+    def give(kind, content):
+        if kind == "file":
+            (tmp_path / "in").write_bytes(content)
+            end = (tmp_path / "in").open(encoding="utf-8")
+        else:
+            reading, writing = os.pipe() if kind == "pipe" else [each.detach() for each in socket.socketpair()]
+            os.write(writing, content or b"")
+            end = os.fdopen(reading, encoding="utf-8")
+            opened.append(writing)
+            if content is not None:
+                os.close(opened.pop())
+        ends.append(end)
+        monkeypatch.setattr("sys.stdin", end)
+
+    yield give
+    for each in opened:
+        os.close(each)
+    for end in ends:
+        end.close()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such sockets")
+@pytest.mark.parametrize("kind", ["pipe", "socket", "file"])
+def test_a_prompt_comes_through_a_pipe(model, piped, kind, capsys):
+    for content, prompt in {b"The dog\n": "The dog", b"caf\xc3\xa9": "café", b"\n\n": "\n"}.items():
+        piped(kind, content)
+        assert run(["generate"]) == 0
+        assert model.calls.pop()[0] == prompt
+    piped(kind, b"")
+    assert run(["generate"]) == 0
+    assert model.calls.pop()[0] == "Once upon a time"
+    piped(kind, b"no \xff")
+    assert run(["generate"]) == 1
+    assert "not UTF-8" in capsys.readouterr().err
+
+
+def test_a_pipe_that_stays_empty_is_not_waited_for(model, piped, monkeypatch, capsys):
+    monkeypatch.setattr("onnx_textgen.cli.options.PIPE_SECONDS", 0.1)
+    piped("pipe", None)
+    assert run(["generate"]) == 0
+    assert model.calls.pop()[0] == "Once upon a time"
+    assert "nothing came through stdin" in capsys.readouterr().err
+    assert run(["generate", "Hello"]) == 0
+    assert capsys.readouterr().err == STATS_LINE, "a prompt is given"
+    with Path(os.devnull).open(encoding="utf-8") as of_cron:
+        for nothing in (None, of_cron):  # None: closed, as with `<&-`
+            monkeypatch.setattr("sys.stdin", nothing)
+            assert run(["generate"]) == 0
+            assert model.calls.pop()[0] == "Once upon a time"
+    assert "nothing came" not in capsys.readouterr().err
+
+
 def test_token_ids_stand_in_for_a_prompt(model):
     assert run(["generate", "--token-ids", "5, 17,100"]) == 0
     assert model.calls[0][0] == [5, 17, 100]
@@ -248,7 +307,12 @@ def told(reason: str) -> list[str]:
         (["info", "somewhere"], 1, ["somewhere", "onnx-textgen list"]),
         (["verify", "somewhere"], 1, ["somewhere"]),
         (["score"], 2, ["TEXT"]),
-        (["genarate"], 2, ["genarate", "generate"]),
+        (["genarate"], 2, ["genarate; did you mean generate?"]),
+        (["run", "story"], 2, ["no command run; did you mean chat?"]),
+        (["exprot"], 2, ["did you mean export?"]),
+        (["pull", "smollm3"], 2, ["did you mean smollm3-3b?"]),
+        (["pull", "SMOLLM2"], 2, ["did you mean smollm2?"]),
+        (["info", "Smollm2"], 1, ["did you mean smollm2?"]),
         (["--nonsense"], 2, ["--nonsense"]),
     ],
 )
@@ -338,7 +402,8 @@ def test_the_reading_of_a_long_prompt_is_shown_on_a_terminal_and_wiped_off_at_it
     monkeypatch.setattr("sys.stderr", terminal)
     for done in (512, 1024, 1100):
         prefill_progress(Progress(done, 1100))
-    assert terminal.shown.split("\r\033[K") == ["", "prompt: 512 of 1,100 tokens", "prompt: 1,024 of 1,100 tokens", ""]
+    rows = [f"prompt: 512 of 1,100 tokens  {'█' * 9}{'░' * 11}  46 %", f"prompt: 1,024 of 1,100 tokens  {'█' * 18}{'░' * 2}  93 %"]
+    assert terminal.shown.split("\r\033[K") == ["", *rows, ""]
 
 
 def test_a_terminal_that_knows_plain_text_alone_gets_no_progress(monkeypatch):
@@ -375,6 +440,40 @@ def test_the_help_names_every_command(capsys):
     assert [name for name in COMMANDS if f"\n  {name} " not in out] == []
 
 
+@pytest.mark.parametrize("wanted", [["help"], ["help", "list"], ["-v"]])
+def test_words_of_other_programs_work(wanted, capsys):
+    usual = {"help": ["-h"], "list": ["list", "-h"], "-v": ["--version"]}[wanted[-1]]
+    assert [run(wanted), run(usual)] == [0, 0]
+    out = capsys.readouterr().out
+    assert out[: len(out) // 2] == out[len(out) // 2 :]
+
+
+WITHOUT_EXTRAS = """
+import contextlib, io, sys
+from onnx_textgen.cli import app
+from onnx_textgen.cli.extensions import SUMMARIES
+from onnx_textgen.extras import EXTRA_MODULES
+MISSING = {"openvino", "starlette", "mcp"}.union(*EXTRA_MODULES.values())
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in MISSING:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Missing())
+for command in [*app.COMMANDS, *SUMMARIES, "adapter add", "adapter remove"]:
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        code = app.run([*command.split(), "-h"])
+    print(command, code, out.getvalue().startswith(f"Usage: onnx-textgen {command} "), sep="|")
+"""
+
+
+def test_every_command_explains_itself_without_extras():
+    pytest.importorskip("onnx_textgen_export", reason="a checkout of the runtime alone")
+    done = subprocess.run([sys.executable, "-c", WITHOUT_EXTRAS], capture_output=True, text=True, check=True, timeout=120)
+    told = [line.split("|") for line in done.stdout.splitlines()]
+    assert len(told) >= 19
+    assert [each for each in told if each[1:] != ["0", "True"]] == []
+
+
 @pytest.mark.parametrize("command", COMMANDS[:-2])
 def test_every_command_explains_itself_at_80_columns_and_begins_with_examples(command, capsys):
     assert run([command, "-h"]) == 0
@@ -399,22 +498,51 @@ def in_a_process(code: str) -> list[str]:
 
 
 INTERRUPTED = """
-import sys
-from importlib.metadata import version
+import os, signal, sys
 from importlib.abc import MetaPathFinder
+from onnx_textgen.cli import main
 class Interrupt(MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
-        if name == "onnx_textgen.cli.app":
-            raise KeyboardInterrupt
+        if name == module:
+            os.kill(os.getpid(), signal.SIGINT)
 sys.meta_path.insert(0, Interrupt())
-from onnx_textgen.cli import main
+_, module, *arguments = sys.argv
+sys.argv[:] = ["onnx-textgen", *arguments]
 main()
 """
 
 
-def test_ctrl_c_while_python_reads_the_modules_is_no_traceback():
-    done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, check=False, timeout=60)
+@pytest.mark.parametrize(
+    ("module", "command"),
+    [
+        ("onnx_textgen.cli.app", "list"),
+        ("typer", "list"),
+        ("onnx_textgen.diagnostics.inventory", "list"),
+        ("onnx_textgen_export.cli", "export -h"),
+        ("numpy.linalg", "generate"),
+        ("onnxruntime.capi", "generate"),
+        ("onnxruntime.capi", "info"),
+        ("onnx_textgen.web_site.building", "site --out somewhere"),
+    ],
+)
+def test_ctrl_c_while_python_reads_the_modules_is_no_traceback(module, command):
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, module, *command.split()], capture_output=True, check=False, timeout=60
+    )
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
+
+def test_ctrl_c_ends_the_row_of_what_was_being_done():
+    pytest.importorskip("termios", reason="needs a pseudo-terminal")
+    from support.terminal import PseudoTerminal  # noqa: PLC0415
+
+    terminal = PseudoTerminal(80)
+    with terminal.streams() as (stdin, stdout, stderr):
+        command = [sys.executable, "-c", INTERRUPTED, "onnxruntime.capi", "generate"]
+        environment = os.environ | {"TERM": "xterm"}
+        done = subprocess.run(command, stdin=stdin, stdout=stdout, stderr=stderr, env=environment, check=False, timeout=60)
+    assert (done.returncode, terminal.rows()) == (130, ["loading the model ..."])
+    assert terminal.written.endswith(b"...\r\n")
 
 
 def test_the_loading_of_a_model_is_shown_on_a_terminal_and_wiped_off(model, monkeypatch):
@@ -439,6 +567,16 @@ def test_text_reaches_a_pipe_as_utf8_in_any_locale(request):
     environment = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "PATH": ""}
     done = subprocess.run(command, capture_output=True, cwd=request.config.rootpath, env=environment, check=False, timeout=60)
     assert (done.returncode, done.stdout.decode()) == (0, "Grüße 🙂\n")
+
+
+def test_a_prompt_is_utf8_in_a_locale_that_does_not_say_so():
+    environment = {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PATH": ""}
+    command = [sys.executable, "-m", "onnx_textgen.cli", "score", "--json"]
+    for prompt, code in {"café".encode(): 0, "café".encode("latin-1"): 1}.items():
+        done = subprocess.run([*command, prompt], capture_output=True, env=environment, check=False, timeout=60)
+        assert done.returncode == code
+        assert done.stderr == b"" if code == 0 else b"locale (LC_ALL=POSIX, ascii)" in done.stderr
+    assert run(["score", "\ud800"]) == 1
 
 
 def test_output_that_nobody_reads_any_more_ends_the_command_as_other_programs_end():

@@ -12,26 +12,19 @@ import typer
 from ...errors import OnnxTextgenError, OptionError
 from ...options.checks import shown
 from .. import options
-from ..generation_options import OPTIONS, with_options
+from ..generation_options import with_options
 from ..terminal import line_input, screen
 from ..terminal.chat_session import Chat, run_entry
+from ..terminal.chat_settings import NAMES
 
 if TYPE_CHECKING:
+    from ...api.model import Model
     from ..terminal.own_tools import OwnTools
 
-NOT_IN_A_CHAT = (
-    "num_return_sequences",
-    "best_of",
-    "num_beams",
-    "length_penalty",
-    "early_stopping",
-    "logprobs",
-)
-"""Options for more than one text, because a session continues only one, and `logprobs`, which it does not show."""
 GREETING = "/help shows the commands, Ctrl-C stops an answer, Ctrl-D ends"
 
 
-@with_options([name for name in OPTIONS if name not in NOT_IN_A_CHAT])
+@with_options(NAMES)
 def hold_session(
     folder: options.FolderArgument = None,
     *,
@@ -52,6 +45,7 @@ def hold_session(
     threads: options.ThreadsOption = None,
     assistant_model: options.AssistantOption = None,
     prefix_folder: options.PrefixOption = None,
+    stats: options.StatsOption = True,
     generation: Mapping[str, Any],
 ) -> None:
     """Talk with a model, line by line.
@@ -65,31 +59,42 @@ def hold_session(
         onnx-textgen chat DIR --tools my_tools.py
     """
     own = None if tools is None else read_tools(tools)
-    loaded = options.load_model(
-        options.one_folder(folder, model),
-        device,
-        threads,
-        assistant_model,
-        prefix_folder=prefix_folder,
-        response_template=response_template,
+
+    def open_model(name: str | None, assistant: str | None = None) -> Model:
+        opened = options.load_model(
+            name, device, threads, assistant, prefix_folder=prefix_folder, response_template=response_template
+        )
+        options.check_assistant(assistant, opened.generator.config(generation))
+        check_model(opened, own)
+        return opened
+
+    loaded = open_model(options.one_folder(folder, model), assistant_model)
+    chat = Chat(
+        loaded,
+        generation,
+        system,
+        read_variables(chat_template_kwargs),
+        own,
+        open_model=open_model,
+        shows_stats=stats,
     )
-    _ = loaded.tokenizer  # raises for a package without one
-    # Raises now for options that would fail at every question.
-    options.check_assistant(assistant_model, loaded.generator.config(generation))
+    loaded.generator.config(chat.options)  # raises now for options that would fail at every question
     if "adapter" in generation:
         loaded.generator.for_adapter(generation["adapter"])
-    if loaded.chat_template is None and own is not None:
-        raise OptionError(f"{loaded.manifest.name} has no chat template, so it cannot call tools; leave --tools out")
-    if own is not None and not loaded.chats.calls_tools:
-        screen.note(f"how {loaded.manifest.name} writes calls is not known, so they stay text; give --response-template FILE")
-    if loaded.chat_template is not None:  # small models repeat themselves, and an answer may be as long as the context
-        generation = {"loop_guard": "stop", **generation}
-    chat = Chat(loaded, generation, system, read_variables(chat_template_kwargs), own)
-    if loaded.chat_template is None:
-        screen.note(f"{loaded.manifest.name} has no chat template: it continues one text, to which you add lines")
     screen.note(GREETING)
     with line_input.history():
         converse(chat)
+
+
+def check_model(model: Model, own: OwnTools | None) -> None:
+    """Say what a model cannot do in a chat; raises `OptionError` if it cannot do what is asked."""
+    _ = model.tokenizer  # raises for a package without one
+    if model.chat_template is None:
+        if own is not None:
+            raise OptionError(f"{model.manifest.name} has no chat template, so it cannot call tools; leave --tools out")
+        screen.note(f"{model.manifest.name} has no chat template: it continues one text, to which you add lines")
+    elif own is not None and not model.chats.calls_tools:
+        screen.note(f"how {model.manifest.name} writes calls is not known, so they stay text; give --response-template FILE")
 
 
 def read_tools(path: Path) -> OwnTools:
@@ -116,10 +121,14 @@ def read_variables(given: str | None) -> dict[str, Any] | None:
 
 
 def converse(chat: Chat) -> None:
-    """Read entries and run them until `/quit` or the end of the input; an error is one line."""
+    """Read entries and run them until `/bye` or the end of the input, or two Ctrl-C; an error is one line."""
+    is_again = False
     while True:
+        at_prompt = True
         try:
-            run_entry(chat, line_input.read_entry())
+            entry = line_input.read_entry()
+            at_prompt = is_again = False
+            run_entry(chat, entry)
         except EOFError:
             if line_input.is_interactive():
                 screen.note("")
@@ -129,4 +138,8 @@ def converse(chat: Chat) -> None:
         except KeyboardInterrupt:
             if not line_input.is_interactive():
                 raise
-            screen.note("\n/quit or Ctrl-D ends the session")
+            if at_prompt and is_again:
+                screen.note("")
+                return
+            is_again = at_prompt
+            screen.note(f"\n{'Ctrl-C again, ' if at_prompt else ''}/bye or Ctrl-D ends the session")

@@ -21,7 +21,6 @@ from ..terminal import screen, token_display
 if TYPE_CHECKING:
     from ...api.model import Model
     from ...cancellation import Cancellation
-    from ...options.generation_config import GenerationConfig
     from ...results import Chunk
 
 MOST_OF_PROMPT = 500
@@ -42,6 +41,7 @@ def generate_text(
     show_tokens: Annotated[
         bool, typer.Option("--show-tokens", help="Colour each token by its probability; without colours, a line for each.")
     ] = False,
+    stats: options.StatsOption = True,
     as_json: options.JsonOption = False,
     generation: Mapping[str, Any],
 ) -> None:
@@ -72,7 +72,9 @@ def generate_text(
     if as_json:
         screen.print_json(answer.as_json())
     else:
-        end_output(answer, loaded, config, show_tokens=show_tokens, shows_logprobs=shows_logprobs)
+        end_output(answer, loaded, show_tokens=show_tokens, shows_logprobs=shows_logprobs)
+        if stats:
+            screen.note_dim(screen.stats_line(answer, is_drawn=config.is_drawn))
     if answer.finish_reason == screen.CANCELLED:
         raise typer.Exit(130)
     if answer.follows_rule is False:
@@ -143,12 +145,11 @@ def ctrl_c_cancels() -> Iterator[Cancellation]:
         signal.signal(signal.SIGINT, before)
 
 
-def end_output(answer: screen.Answer, model: Model, config: GenerationConfig, *, show_tokens: bool, shows_logprobs: bool) -> None:
-    """End the line of the text, and write the legend of the colours and the numbers."""
+def end_output(answer: screen.Answer, model: Model, *, show_tokens: bool, shows_logprobs: bool) -> None:
+    """End the line of the text, and write the legend of the colours."""
     is_coloured = show_tokens and not shows_logprobs and token_display.is_coloured(model)
     if is_coloured or not (show_tokens or shows_logprobs):
         # A package without a tokenizer has no text to show; its ids are written as --token-ids takes them.
         screen.write("\n" if model.has_tokenizer else ",".join(map(str, answer.token_ids)) + "\n", sys.stdout)
     if is_coloured:
         token_display.show_legend()
-    screen.note_dim(screen.stats_line(answer, is_drawn=config.is_drawn))

@@ -45,7 +45,11 @@ def show_models(
 
 def draw(entries: list[Entry]) -> None:
     """Print a table with one row per model."""
-    table = tables.Table(("name", "precision", "size", "context", "chat", "from"), numbers=frozenset({"size", "context"}))
+    table = tables.Table(
+        ("name", "precision", "size", "context", "chat", "from"),
+        numbers=frozenset({"size", "context"}),
+        prose=frozenset({"precision"}),
+    )
     for entry in entries:
         size = "" if entry.size_bytes is None else screen.size(entry.size_bytes)
         context = "" if entry.context_length is None else f"{entry.context_length:,}"

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ...api import fetching
-from ...errors import OptionError
+from ...errors import OptionError, did_you_mean
 from ..terminal import screen, tables
 
 
@@ -53,7 +53,10 @@ def pull_model(
         return
     entry, on_hub = short_names().get(name), parse_hub_name(name)
     if entry is None and (on_hub is None or on_hub.inside):
-        raise OptionError(f"there is no short name {name:.80}; see them with onnx-textgen pull, or give owner/name of a hub model")
+        raise OptionError(
+            f"there is no short name {name:.80}; {did_you_mean(name, short_names())}see them with onnx-textgen pull, "
+            "or give owner/name of a hub model"
+        )
     key = name if entry is not None or on_hub is None else on_hub.source
     if (place := find_cached(key)) is not None and not force:
         screen.note(f"{key} is there already, in {place}; --force makes it again")
@@ -61,11 +64,11 @@ def pull_model(
     recipe = recipe_of(name) if precision in (None, Precision.as_stored) else None
     if entry is not None and recipe is not None:
         screen.note(entry.in_words)
-        rebuild(name, recipe)
+        rebuild(name, recipe, screen.progress)
     elif entry is not None:
         make = fetching.find_exporter("pull")
         screen.note(entry.in_words)
-        with source_of(entry) as source:
+        with source_of(entry, screen.progress) as source:
             make(source, place_of(key), entry.model, f"{entry.origin}, {entry.licence}", precision and precision.value)
     elif on_hub is not None and (precision is not None or force):
         make = fetching.find_exporter("pull")

@@ -48,7 +48,7 @@ def make_site(
     from ...package.manifest import MANIFEST  # noqa: PLC0415
     from ...web_site.building import build_site  # noqa: PLC0415
 
-    fetching.fetch_model(name := options.one_folder(folder, model))
+    fetching.fetch_model(name := options.one_folder(folder, model), screen.note, screen.progress)
     if is_foreign(place := locate(name)):
         raise PackageError(
             f"{place} has no {MANIFEST}, which says what the browser has to check; export the model with onnx-textgen"

@@ -54,10 +54,13 @@ def rounding_in_words(cost: Mapping[str, Any]) -> str:
 
 def precision_in_words(precision: str, quantization: Mapping[str, Any]) -> str:
     """How weights are stored: `int4 (block size 32, symmetric, k_quant, head bits 8, accuracy level 4)`."""
+    from ...package.manifest import precision_name  # noqa: PLC0415  (numpy)
+
+    name = precision_name(precision, quantization)
     details = [in_words(key.replace("_", " "), value) for key, value in quantization.items() if key not in ("bits", "sources")]
-    if "as_stored" in quantization and "block_size" not in quantization:  # nothing was rounded
-        return ", ".join(reversed(details))
-    return f"{precision} ({', '.join(details)})" if details else precision
+    if name.endswith("as stored"):
+        details = [each.removeprefix("as stored ") for each in reversed(details)]
+    return f"{name} ({', '.join(details)})" if details else name
 
 
 def sources_in_words(sources: object) -> Iterator[tuple[str, str]]:

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...answers.records import tool_result
 from ...chat.own_functions import MOST_ROUNDS, TOO_MANY_ROUNDS
-from ...errors import OptionError, PromptError
-from . import chat_answer, line_input, screen
+from ...errors import OptionError, PromptError, did_you_mean
+from . import chat_answer, chat_settings, line_input, screen, tables
 
 if TYPE_CHECKING:
     from ...api.model import Model
@@ -44,9 +44,16 @@ class Chat:
         system: str = "",
         variables: Mapping[str, Any] | None = None,
         tools: OwnTools | None = None,
+        *,
+        open_model: Callable[[str], Model] | None = None,
+        shows_stats: bool = True,
     ) -> None:
-        """`variables`: further variables of the chat template; `tools`: functions that the model may call."""
+        """`variables`: further variables of the chat template; `tools`: functions that the model may call.
+
+        open_model: opens another model by its name, for `/model`; shows_stats: write the numbers of each answer below it.
+        """
         self.model, self.generation, self.tools = model, dict(generation), tools
+        self.open_model, self.shows_stats = open_model, shows_stats
         self.inputs: TemplateInputs = {} if variables is None else {"chat_template_kwargs": variables}
         if tools is not None:
             self.inputs["tools"] = list(tools.tools.values())
@@ -58,6 +65,16 @@ class Chat:
         self.retries = 0
         if system:
             self.set_system(system)
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """Options that nobody gave: small models repeat themselves, and an answer may be as long as the context."""
+        return {} if self.model.chat_template is None else {"loop_guard": "stop"}
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options of the next answer."""
+        return self.defaults | self.generation
 
     @property
     def is_chat(self) -> bool:
@@ -87,8 +104,9 @@ class Chat:
             raise
         has_shifted = not self.is_chat and self.session.token_ids[: len(before)] != before
         self.exchanges = [] if has_shifted else [*self.exchanges, exchange]  # a shift of the context makes all starts wrong
-        self.last = screen.stats_line(answer, is_drawn=self.model.generator.config(self.generation).is_drawn)
-        screen.note_dim(self.last)
+        self.last = screen.stats_line(answer, is_drawn=self.model.generator.config(self.options).is_drawn)
+        if self.shows_stats:
+            screen.note_dim(self.last)
 
     def append(self, question: str) -> None:
         """Append a question to the session; the system prompt comes with the first one, because many templates refuse it alone."""
@@ -101,7 +119,7 @@ class Chat:
     def answer(self) -> screen.Answer:
         """Stream an answer to stdout, and end its line also after Ctrl-C or an error."""
         before, is_finished = self.session.token_ids, False
-        chunks = self.session.stream(on_progress=screen.prefill_progress, **self.generation)
+        chunks = self.session.stream(on_progress=screen.prefill_progress, **self.options)
         try:
             answer = screen.collect(chunks, screen.writer(sys.stdout))
             is_finished = answer.finish_reason != screen.CANCELLED
@@ -116,7 +134,7 @@ class Chat:
             before = self.length
             try:
                 answer, whole = chat_answer.collect_answer(
-                    self.session.stream_chat(on_progress=screen.prefill_progress, **self.generation)
+                    self.session.stream_chat(on_progress=screen.prefill_progress, **self.options)
                 )
             finally:
                 if self.length > before and self.session.messages[-1].get("content"):
@@ -176,7 +194,7 @@ class Chat:
     def retry(self, _: str) -> None:
         """Ask the last question again; if that fails, the earlier answer stays."""
         last = self.last_exchange()
-        if self.model.generator.config(self.generation).temperature == 0:
+        if self.model.generator.config(self.options).temperature == 0:
             raise OptionError("the answer would be the same: temperature 0 always takes the most likely token")
         kept, exchanges, seed = self.session, list(self.exchanges), self.generation.get("seed")
         self.session = kept.fork()
@@ -234,8 +252,49 @@ class Chat:
         others = ", ".join(each for each in self.model.manifest.adapters if each != name)
         screen.note((f"adapter {name}" if name else "no adapter") + (f"; there are also: {others}" if others else ""))
 
-    def show_stats(self, _: str) -> None:
-        """Show how full the context is, and the numbers of the last answer."""
+    def change_model(self, name: str) -> None:
+        """Talk with another model: the session begins again, with the same options and system prompt."""
+        if not name or self.open_model is None:
+            screen.note(f"this is {self.model.manifest.name}; /model NAME takes another one of: onnx-textgen list")
+            return
+        opened = self.open_model(name)
+        generation = {name: value for name, value in self.generation.items() if name != "adapter"}
+        try:
+            system = "" if opened.chat_template is None else self.system
+            variables = self.inputs.get("chat_template_kwargs")
+            other = Chat(
+                opened, generation, system, variables, self.tools, open_model=self.open_model, shows_stats=self.shows_stats
+            )
+            opened.generator.config(other.options)
+        except BaseException:
+            opened.close()
+            raise
+        self.model.close()
+        vars(self).update(vars(other))
+        screen.note(f"this is {opened.manifest.name} now; the session begins again")
+
+    def set_option(self, text: str) -> None:
+        """Change an option of the answers to come, or show them; ollama's spellings of it work too."""
+        name, _, value = text.removeprefix("parameter ").partition(" ")
+        if not name:
+            show_lines(chat_settings.values_of(self.model.generator.config(self.options), self.options))
+        elif name in ("verbose", "quiet"):
+            self.show_stats("on" if name == "verbose" else "off")
+        elif name in ("system", "adapter"):
+            (self.set_system if name == "system" else self.set_adapter)(value.strip())
+        else:
+            option = chat_settings.name_of(name)
+            generation = chat_settings.changed(self.generation, option, value.strip())
+            config = self.model.generator.config(self.defaults | generation)  # raises for a wrong value
+            self.generation = generation
+            screen.note(f"{option} {dict(chat_settings.values_of(config, [option]))[option]}")
+
+    def show_stats(self, wanted: str) -> None:
+        """Show how full the context is, and the numbers of the last answer; or choose whether each answer has such a line."""
+        if wanted in ("on", "off"):
+            self.shows_stats = wanted == "on"
+            screen.note(f"numbers below each answer: {wanted}")
+            return
         tokens, most = len(self.session), self.model.manifest.geometry.context_length
         facts = {
             "model": f"{self.model.manifest.name} on {self.model.device}",
@@ -245,8 +304,7 @@ class Chat:
             **({"adapter": self.generation.get("adapter") or "none"} if self.model.manifest.adapters else {}),
         }
         first, *others = (self.last or "none").split(" | ")
-        for name, value in [*facts.items(), ("last answer", first), *(("", each) for each in others)]:
-            screen.note(f"  {name:13}  {value}")
+        show_lines([*facts.items(), ("last answer", first), *(("", each) for each in others)])
 
     def reset(self, _: str) -> None:
         """Start over; the system prompt stays."""
@@ -256,10 +314,8 @@ class Chat:
 
     def show_help(self, _: str) -> None:
         """List the commands."""
-        width = max(len(f"{name} {command.metavar}") for name, command in COMMANDS.items())
-        for name, command in COMMANDS.items():
-            screen.note(f"  {f'{name} {command.metavar}':{width}}  {command.help}")
-        screen.note(f"  {line_input.QUOTES:{width}}  begins and ends several lines; \\ at a line's end continues it")
+        lines = [(f"{name} {command.metavar}", command.help) for name, command in COMMANDS.items()]
+        show_lines([*lines, (line_input.QUOTES, "begins and ends several lines; \\ at a line's end continues it")])
 
     def quit(self, _: str) -> None:
         """End the session, as the end of the input does."""
@@ -281,24 +337,40 @@ COMMANDS: Mapping[str, Command] = {
     "/undo": Command(Chat.undo, "", "remove the last question and its answer"),
     "/save": Command(Chat.save, "FILE", "save the session in a file"),
     "/load": Command(Chat.load, "FILE", "continue a saved session"),
+    "/set": Command(
+        Chat.set_option, "NAME VALUE", "change an option, like temperature 0.2; without VALUE to its default; alone: show"
+    ),
+    "/model": Command(Chat.change_model, "NAME", "talk with another model; the session begins again"),
     "/adapter": Command(Chat.set_adapter, "NAME", "answer with an adapter of the package; without NAME with none"),
     "/thinking": Command(Chat.show_thinking, "", "show what the model thought before its last answer"),
-    "/stats": Command(Chat.show_stats, "", "show how full the context is, and how fast the last answer was"),
+    "/stats": Command(Chat.show_stats, "on|off", "show or hide the numbers of answers; alone: also how full the context is"),
     "/reset": Command(Chat.reset, "", "start over; the system prompt stays"),
     "/help": Command(Chat.show_help, "", "show this"),
-    "/quit": Command(Chat.quit, "", "end, as Ctrl-D does"),
+    "/bye": Command(Chat.quit, "", "end, as /quit, exit, Ctrl-D and two Ctrl-C do"),
 }
+ALIASES = {"/quit": "/bye", "/exit": "/bye", "/clear": "/reset", "/?": "/help"}
+"""What other programs call the same."""
+LEAVING = ("exit", "quit")
+"""Words of a person that end the session; from a pipe they are questions."""
 
 
 def run_entry(chat: Chat, entry: line_input.Entry) -> None:
     """Run an entry as a command, or ask it as a question."""
     name, _, argument = entry.text.partition(" ")
-    if entry.is_literal or not name.startswith("/"):
+    if entry.text.lower() in LEAVING and not entry.is_literal and line_input.is_interactive():
+        chat.quit("")
+    elif entry.is_literal or not name.startswith("/"):
         chat.ask(entry.text)
-    elif command := COMMANDS.get(name):
+    elif command := COMMANDS.get(ALIASES.get(name, name)):
         command.run(chat, argument.strip())
     else:
-        raise OptionError(f"there is no command {name}; /help lists the commands")
+        raise OptionError(f"there is no command {name:.60}; {did_you_mean(name, COMMANDS)}/help lists the commands")
+
+
+def show_lines(lines: Sequence[tuple[str, str]]) -> None:
+    """Write names and values on stderr."""
+    screen.begin_line()
+    tables.print_lines(lines, stderr=True)
 
 
 def message(role: str, content: str) -> dict[str, str]:

@@ -13,7 +13,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from ...errors import PromptError
 from ...files.user_folders import expanded
+from . import screen
+from .word_wrap import fold
 
 HISTORY_VARIABLE = "ONNX_TEXTGEN_HISTORY"
 MOST_LINES = 1000
@@ -60,7 +63,22 @@ def read_quoted(first: str) -> str:
 
 def read_line(prompt: str) -> str:
     """Read one line; a terminal shows `prompt`."""
-    return input(prompt if is_interactive() else "")
+    return as_unicode(input(fold(prompt, screen.columns_of(sys.stdout)) if is_interactive() else ""))
+
+
+def as_unicode(text: str) -> str:
+    """A text that was typed, or given as an argument, in a locale without an encoding for it: most terminals send UTF-8 even so.
+
+    Raises `PromptError`.
+    """
+    try:
+        return os.fsencode(text).decode("utf-8") if any("\ud800" <= each <= "\udfff" for each in text) else text
+    except ValueError as error:  # of the encoding or of the decoding
+        locale = next((f"{name}={os.environ[name]}" for name in ("LC_ALL", "LC_CTYPE", "LANG") if os.environ.get(name)), "no LANG")
+        raise PromptError(
+            f"the text is not UTF-8, and the locale ({locale}, {sys.getfilesystemencoding()}) does not say what it is; "
+            "set LC_ALL to the terminal's, such as C.UTF-8"
+        ) from error
 
 
 @contextlib.contextmanager

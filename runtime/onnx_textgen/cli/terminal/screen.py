@@ -12,15 +12,19 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
+from ... import sizes
 from ...answers.visible_text import CONTROLS, DIRECTION
+from .progress import Progress
+from .word_wrap import WordWrap, fold
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ...inference.prefill import Progress
+    from ...inference.prefill import Progress as Prefill
     from ...results import Alternative, Chunk, Generation, Stats
 
 CANCELLED = "cancelled"
+size = sizes.in_words
 
 # A prompt can make a model generate terminal commands (ESC ...); they are replaced by U+FFFD, so that the terminal ignores them.
 CONTROL_CHARACTERS = dict.fromkeys(CONTROLS, "\ufffd")
@@ -77,46 +81,43 @@ def answer_of(made: Generation) -> Answer:
     )
 
 
-@dataclasses.dataclass(slots=True)
-class Row:
-    """The row of the terminal with the cursor; stdout and stderr, where both are terminals, are taken for one."""
-
-    has_text: bool = False
-    """Whether text stands in it that no line break has ended."""
-    has_progress: bool = False
-
-
-ROW = Row()
-
-
-def take_row(text: str, out: TextIO) -> None:
-    """Make the row ready for a text that is written to `out` next: progress goes, and none is shown while the text stands there."""
-    if text and out in (sys.stdout, sys.stderr) and out.isatty():
-        progress("")
-        ROW.has_text = not text.endswith("\n")
+ROW = WordWrap()
+"""The row of the terminal with the cursor; stdout and stderr, where both are terminals, are taken for one."""
+PLAIN, DIM = ("", ""), ("\033[2m", "\033[0m")
+"""What begins and ends a style."""
 
 
 def begin_line() -> None:
     """Make the row ready for lines on stderr: progress is removed, and text gets its row for itself."""
     progress("")
-    if ROW.has_text and sys.stderr.isatty():
+    if ROW.column and sys.stderr.isatty():
         typer.echo(err=True)
-        ROW.has_text = False
+        ROW.feed("\n", 0)
 
 
-def write(text: str, out: TextIO) -> None:
-    """Write a model's text to `out`; on a terminal, without control characters."""
-    take_row(text, out)
-    out.write(text.translate(CONTROL_CHARACTERS) if out.isatty() else text)
-    out.flush()
+def leave_row() -> None:
+    """End the row before the program ends, so that the shell's prompt gets its own; what it was doing stays to be read."""
+    if (is_shown := bool(PROGRESS.text)) or (ROW.column and sys.stdout.isatty()):
+        PROGRESS.text = ""
+        typer.echo(err=is_shown)
+
+
+def write(text: str, out: TextIO, style: tuple[str, str] = PLAIN) -> None:
+    """Write a model's text to `out`; on a terminal, broken between words and without control characters."""
+    if not text:
+        return
+    if out.isatty():
+        progress("")
+        row = ROW if out in (sys.stdout, sys.stderr) else WordWrap()
+        shown = row.feed(text.translate(CONTROL_CHARACTERS), columns_of(out), style)
+    else:
+        shown = text.join(style)
+    typer.echo(shown, file=out, nl=False, color=True)  # typer translates the sequences for a Windows console
 
 
 def write_dim(text: str) -> None:
     """Write a text of less importance to stdout: dim, if stdout has colours."""
-    if text:
-        take_row(text, sys.stdout)
-        shown = text.translate(CONTROL_CHARACTERS) if sys.stdout.isatty() else text
-        typer.echo(typer.style(shown, dim=True), nl=False, color=has_colours(sys.stdout))
+    write(text, sys.stdout, DIM if has_colours(sys.stdout) else PLAIN)
 
 
 def writer(out: TextIO) -> Callable[[Chunk], None]:
@@ -171,29 +172,26 @@ def rate(tokens_per_second: float) -> str:
     return f"{tokens_per_second:.0f} tok/s" if tokens_per_second >= 100 else f"{tokens_per_second:.1f} tok/s"
 
 
-def size(count: float) -> str:
-    """A number of bytes for people: `10.2 MB`."""
-    for unit in ("bytes", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.0f} bytes" if unit == "bytes" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} GB"
-
-
 def progress(text: str) -> None:
     """Replace the progress on stderr, if that is a terminal; an empty text removes it. In a row with text none is shown."""
-    if is_terminal(sys.stderr) and (not ROW.has_text if text else ROW.has_progress):
-        # typer translates the sequence for a Windows console
-        typer.echo(f"\r\033[K{fitted(text.translate(CONTROL_CHARACTERS))}", nl=False, err=True, color=True)
-        ROW.has_progress = bool(text)
+    if not text:
+        PROGRESS.remove()
+    elif is_terminal(sys.stderr) and not ROW.column:
+        PROGRESS.show(text)
+
+
+def draw_progress(text: str) -> None:
+    """Replace the row of the progress."""
+    # typer translates the sequence for a Windows console
+    typer.echo(f"\r\033[K{fitted(text.translate(CONTROL_CHARACTERS))}", nl=False, err=True, color=True)
+
+
+PROGRESS = Progress(draw_progress)
 
 
 def fitted(text: str) -> str:
     """The beginning of a text that fits into one row of the terminal: a second row would stay when the progress is replaced."""
-    try:
-        columns = os.get_terminal_size(sys.stderr.fileno()).columns
-    except (OSError, ValueError, AttributeError):  # a stream without a number, or a terminal without a size
-        columns = 0
+    columns = columns_of(sys.stderr)
     if not columns or len(text) * 2 < columns:  # no character takes more than two columns
         return text
     from rich.cells import set_cell_size  # noqa: PLC0415  (see `make_console`)
@@ -201,7 +199,15 @@ def fitted(text: str) -> str:
     return set_cell_size(text, columns - 1).rstrip()
 
 
-def prefill_progress(fed: Progress) -> None:
+def columns_of(stream: TextIO) -> int:
+    """The width of the terminal that a stream is; 0 for another stream, or if the width is not known."""
+    try:
+        return os.get_terminal_size(stream.fileno()).columns
+    except (OSError, ValueError, AttributeError):  # a stream without a number, or a terminal without a size
+        return 0
+
+
+def prefill_progress(fed: Prefill) -> None:
     """Show how much of a long prompt the model has read."""
     progress(f"prompt: {fed.done:,} of {fed.total:,} tokens" if fed.done < fed.total else "")
 
@@ -213,20 +219,23 @@ def quoted(piece: str) -> str:
 
 def say(text: str) -> None:
     """Write a line to stdout, like `note`."""
-    begin_line()
-    typer.echo(text.translate(IN_LINES))
+    write_line(text, sys.stdout)
 
 
 def note(text: str) -> None:
     """Write a line to stderr, without control characters, since parts of it may come from a model, its folder or a library."""
-    begin_line()
-    typer.echo(text.translate(IN_LINES), err=True)
+    write_line(text, sys.stderr)
 
 
 def note_dim(text: str) -> None:
     """Write a line of less importance to stderr: dim, if stderr has colours."""
+    write_line(text, sys.stderr, DIM if has_colours(sys.stderr) else PLAIN)
+
+
+def write_line(text: str, out: TextIO, style: tuple[str, str] = PLAIN) -> None:
+    """Write a line in its own row; on a terminal, broken between words."""
     begin_line()
-    typer.echo(typer.style(text.translate(IN_LINES), dim=True), err=True, color=has_colours(sys.stderr))
+    typer.echo(fold(text.translate(IN_LINES), columns_of(out)).join(style), file=out, color=True)
 
 
 def choose_colours(wanted: str) -> None:

@@ -94,12 +94,12 @@ def print_row(console: Console, table: Table, widths: Sequence[int], cells: Sequ
         print_line(console, *zip(texts, styles, strict=False))
 
 
-def print_lines(lines: Sequence[tuple[str, str]], *, name_width: int | None = None) -> None:
+def print_lines(lines: Sequence[tuple[str, str]], *, name_width: int | None = None, stderr: bool = False) -> None:
     """Print names and values in two columns; if the words of a value do not fit into its column, it continues at the left.
 
     `name_width` None: the width of the longest name that leaves half of the line to the values.
     """
-    console = screen.make_console()
+    console = screen.make_console(stderr=stderr)
     if name_width is None:
         name_width = max((columns_of(name) for name, _ in lines if columns_of(name) <= console.width // 2), default=0)
     for name, value in lines:

@@ -12,25 +12,27 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import typer
+
 from . import screen
 
 if TYPE_CHECKING:
     from ...api.model import Model
     from ...results import Chunk
 
-LEVELS: tuple[tuple[float, str], ...] = ((0.5, "green"), (0.1, "yellow"), (0.01, "red"), (0.0, "reverse red"))
-"""The lowest probability of each colour."""
+LEVELS = ((0.5, "32"), (0.1, "33"), (0.01, "31"), (0.0, "7;31"))
+"""The lowest probability of each colour, in the codes of a terminal: green, yellow, red, reversed red."""
 PIECE_COLUMNS = 16
 """Terminal columns of a token's piece in a line of `--logprobs`."""
 
 
-def style_of(probability: float) -> str:
-    """The colour for a token's probability.
+def style_of(probability: float) -> tuple[str, str]:
+    r"""What begins and ends the colour for a token's probability.
 
-    >>> style_of(0.7), style_of(0.1), style_of(0.0)
-    ('green', 'yellow', 'reverse red')
+    >>> style_of(0.7)
+    ('\x1b[32m', '\x1b[0m')
     """
-    return next(style for least, style in LEVELS if probability >= least)
+    return f"\033[{next(code for least, code in LEVELS if probability >= least)}m", "\033[0m"
 
 
 def is_coloured(model: Model) -> bool:
@@ -40,15 +42,12 @@ def is_coloured(model: Model) -> bool:
 
 def make_coloured_text() -> Callable[[Chunk], None]:
     """Make a display of coloured text; text of several tokens, such as an emoji, has the colour of the least probable one."""
-    console = screen.make_console(force_terminal=True)
     undecided: list[float] = []
 
     def show(chunk: Chunk) -> None:
         undecided.extend(chunk.logprobs)
         if chunk.text:
-            screen.take_row(chunk.text, sys.stdout)
-            style = style_of(math.exp(min(undecided))) if undecided else ""
-            console.print(chunk.text.translate(screen.CONTROL_CHARACTERS), style=style, end="", soft_wrap=True)
+            screen.write(chunk.text, sys.stdout, style_of(math.exp(min(undecided))) if undecided else screen.PLAIN)
             undecided.clear()
 
     return show
@@ -86,7 +85,5 @@ def piece_of(model: Model, token_id: int) -> str:
 def show_legend() -> None:
     """Explain the colours on stderr, if stderr has colours."""
     if screen.has_colours(sys.stderr):
-        from rich.text import Text  # noqa: PLC0415
-
-        words = [(f"{least:.0%} or more" if least else "less", style) for least, style in LEVELS]
-        screen.make_console(stderr=True, force_terminal=True).print(Text("  ").join(Text(*each) for each in words))
+        words = ((f"{least:.0%} or more" if least else "less").join(style_of(least)) for least, _ in LEVELS)
+        typer.echo("  ".join(words), err=True, color=True)

@@ -80,6 +80,101 @@ def test_quit_ends_and_an_unknown_command_is_no_turn(chat, capsys):
     assert "there is no command /nonsense" in err
 
 
+@pytest.mark.parametrize("word", ["/bye", "/quit", "exit", "quit", "Exit"])
+def test_words_that_leave(chat, terminal, word):
+    model = CharacterModel(chat_template=TEMPLATE)
+    assert chat(model, "one", word, "never read") == 0
+    assert len(model.calls) == 1
+
+
+def test_from_a_pipe_each_line_is_a_question(chat):
+    model = CharacterModel(chat_template=TEMPLATE)
+    assert chat(model, "exit", "quit") == 0
+    assert len(model.calls) == 2
+
+
+def test_two_ctrl_c_at_the_prompt_leave_and_others_do_not(chat, terminal, capsys):
+    model = CharacterModel(chat_template=TEMPLATE)
+    stop = KeyboardInterrupt()
+    assert chat(model, stop, "one", stop, "two", stop, stop, "never read") == 0
+    assert len(model.calls) == 2
+    assert capsys.readouterr().err.count("Ctrl-C again, /bye or Ctrl-D ends the session") == 3
+    model.reply = (stop,)  # no answer yet: the next Ctrl-C, at the prompt, is the first one there
+    assert chat(model, "one", stop, "two") == 0
+    assert len(model.calls) == 4
+
+
+def test_options_can_be_changed_between_answers(chat, capsys):
+    model = CharacterModel(chat_template=TEMPLATE)
+    lines = ["/set temperature 0.2", "one", "/set parameter top-k 7", "/set stop END", "two", "/set temperature", "three"]
+    assert chat(model, *lines, "/set ignore_eos on", "/set", "four", options=["--seed", "3"]) == 0
+    usual = {"loop_guard": "stop", "seed": 3}
+    assert [options for _, options in model.calls] == [
+        usual | {"temperature": 0.2},
+        usual | {"temperature": 0.2, "top_k": 7, "stop": ["END"]},
+        usual | {"top_k": 7, "stop": ["END"]},
+        usual | {"top_k": 7, "stop": ["END"], "ignore_eos": True},
+    ]
+    err = capsys.readouterr().err
+    assert "temperature 0.2\n" in err and "temperature is the default again" not in err
+    shown = [tuple(line.split()[:2]) for line in err.splitlines()]
+    assert {("top_k", "7"), ("seed", "3"), ("loop_guard", "stop"), ("max_new_tokens", "256")} <= {*shown}
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("/set temperature hot", "temperature takes a number, found 'hot'"),
+        ("/set temperature -1", "temperature"),
+        ("/set top_k 1.5", "top_k takes a whole number"),
+        ("/set ignore_eos maybe", "ignore_eos takes on or off"),
+        ("/set tempratur 1", "did you mean temperature?"),
+        ("/set num_beams 3", "there is no option num_beams"),
+        ("/resett", "did you mean /reset?"),
+    ],
+)
+def test_a_wrong_setting_changes_nothing(chat, capsys, line, words):
+    model = CharacterModel(chat_template=TEMPLATE)
+    assert chat(model, line, "one") == 0
+    assert words in capsys.readouterr().err
+    assert [options for _, options in model.calls] == [{"loop_guard": "stop"}]
+
+
+def test_the_numbers_can_be_hidden(chat, capsys):
+    for lines, options, shown in [
+        (["one"], ["--no-stats"], 0),
+        (["one", "/stats off", "two", "/stats on", "three"], [], 2),
+        (["/set quiet", "one", "/set verbose", "two"], [], 1),
+    ]:
+        assert chat(CharacterModel(chat_template=TEMPLATE), *lines, options=options) == 0
+        assert capsys.readouterr().err.count("stop: ") == shown
+    assert run(["generate", "Hi", "--no-stats"]) == 0
+    assert capsys.readouterr() == ("Hello\n", "")
+
+
+def test_another_model_begins_anew_with_the_same_options(chat, monkeypatch, capsys):
+    first, second = CharacterModel(chat_template=TEMPLATE), CharacterModel(("Yo",), chat_template=TEMPLATE)
+    closed = []
+    first.close = lambda: closed.append(first)
+
+    def load(name, **options):
+        if name == "nowhere":
+            raise ModelError("it is not there")
+        return second
+
+    def switch():
+        monkeypatch.setattr(onnx_textgen, "load", load)
+        return "/model nowhere"
+
+    lines = ["one", "/set top_k 3", "/model", switch, "two", "/model other", "three"]
+    assert chat(first, *lines, options=["--system", "Brief."]) == 0
+    assert len(prompts(first)) == 2 and closed == [first]
+    assert prompts(second) == ["<s>[system]Brief.[user]three[assistant]"]
+    assert second.calls[0][1] == {"loop_guard": "stop", "top_k": 3}
+    err = capsys.readouterr().err
+    assert "it is not there" in err and "the session begins again" in err
+
+
 def test_ctrl_c_stops_the_answer_and_the_conversation_goes_on_from_what_was_said(chat):
     model = CharacterModel(("Hel", KeyboardInterrupt(), "lo"), chat_template=TEMPLATE)
     assert chat(model, "one", "two") == 0

@@ -19,7 +19,7 @@ from onnx_textgen.inference.prefill import Progress
 from support.cli_model import CharacterModel
 
 pytest.importorskip("termios", reason="needs a pseudo-terminal")
-from support.terminal import PseudoTerminal, screen_of  # Windows has none
+from support.terminal import PseudoTerminal, broken, screen_of  # Windows has none
 
 TEMPLATE = "{% for m in messages %}{{ m.content }}{% endfor %}"
 README = {
@@ -98,8 +98,8 @@ def seen(monkeypatch: pytest.MonkeyPatch, columns: int, model: Any, arguments: l
 
 
 def wrapped(lines: list[str], columns: int) -> list[str]:
-    """Lines as a terminal breaks them."""
-    return [part.rstrip() for line in lines for part in (chop_cells(line, columns) or [""])]
+    """Lines as a person should see them: what was typed as the terminal breaks it, everything else broken between words."""
+    return [row for line in lines for row in (chop_cells(line, columns) if line.startswith(">") else broken(line, columns - 1))]
 
 
 STATS = "text {} tokens | stop: {}"
