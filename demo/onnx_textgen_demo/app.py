@@ -57,7 +57,7 @@ def make_page(registry: ModelRegistry, *, opener_of: OpenerOf | None = None, own
 
 def offered(registry: ModelRegistry, name: object) -> Any:  # noqa: ANN401 - an update of Gradio's
     """The choices of models when the page is loaded, and the one that its address names."""
-    known = {"value": name} if name in registry.names else {}
+    known: dict[str, Any] = {"value": name} if name in registry.names else {}
     return gr.update(choices=registry.names, **known)
 
 

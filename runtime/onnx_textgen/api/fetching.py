@@ -21,9 +21,9 @@ def fetch_model(
 ) -> None:
     """Make sure that `onnx_textgen.load(model)` opens something, where `model` is a name on the hub that is not in the cache.
 
-    A short name with a recipe is fetched and built; `say` gets what that will be, `report` how far it is. A repository with an ONNX
-    graph is fetched by `load`. Raises `PackageError` if there is no such model, and `ExtensionError` if it has to be exported and
-    the exporter is not installed.
+    A short name with a recipe is fetched and built; `say` gets what that will be, `report` how far it is, and at the end an empty
+    text. A repository with an ONNX graph is fetched by `load`. Raises `PackageError` if there is no such model, and
+    `ExtensionError` if it has to be exported and the exporter is not installed.
     """
     from ..hub.lookup import NoGraphError, locate, parse_hub_name  # noqa: PLC0415
     from ..hub.model_cache import find_cached, place_of  # noqa: PLC0415
@@ -32,6 +32,7 @@ def fetch_model(
     if (fetched := will_be_fetched(model)) is not None and model is not None and (recipe := recipe_of(model)) is not None:
         say(fetched)
         rebuild(model, recipe, report)
+        report("")
     name = parse_hub_name(model)
     if name is None or name.inside or find_cached(name.source) is not None:
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 from urllib.parse import unquote
@@ -158,16 +158,18 @@ def needed_bytes(folder: Path, manifest: Manifest) -> int:
     return int(graphs * BYTES_PER_WEIGHT_BYTE * package_bytes(folder, manifest)) + text
 
 
-def find_sources(packages: Sequence[str] | Sequence[None], options: LoadOptions) -> tuple[list[FolderSource], list[str]]:
-    """The models that a command names as `[NAME=]DIR`, and the names of those whose own folder was named; fetches them if needed.
+def find_sources(
+    packages: Sequence[str] | Sequence[None], options: LoadOptions, fetch: Callable[[str | None], None] = fetch_model
+) -> tuple[list[FolderSource], list[str]]:
+    """The models that a command names as `[NAME=]DIR`, and the names of those whose own folder was named.
 
     A folder of model folders is a model for each of them, by its folder's name. Raises `PackageError`, `OptionError` if two models
-    have the same name, and the errors of `fetch_model`.
+    have the same name, and the errors of `fetch`, which gets what is not there.
     """
     sources, own = list[FolderSource](), list[str]()
     for package in packages:
         name, package = split_name(package)  # noqa: PLW2901
-        fetch_model(package)
+        fetch(package)
         place = locate(package)
         if is_folder_of_models(place):
             if name is not None:
