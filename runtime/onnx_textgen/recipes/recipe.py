@@ -29,7 +29,7 @@ VERSION = 1
 MOST_BYTES, MOST_PARTS = 256 * 2**20, 1_000_000
 """Of all files of a recipe, unpacked; of all pieces of its weights."""
 FILE_NAME = re.compile(r"(?!\.+$)[^/\\:*?\[\x00-\x1f]{1,200}")
-"""Of the origin, which may be looked for beside the recipe: no path, and no pattern."""
+"""Of the origin, which may be looked for next to the recipe: no path, and no pattern."""
 BROKEN = (OSError, EOFError, ValueError, TypeError, KeyError, AttributeError, RecursionError, NotImplementedError, RuntimeError)
 """What a damaged ZIP, or JSON of another form, raises."""
 DIFFERENCES = np.dtype([("at", "<u4"), ("byte", "u1")])
