@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import typer
@@ -15,8 +16,8 @@ from .tracing.opening import as_source, open_source
 def make_package(source: str, folder: Path, name: str, origin: str | None, precision: str | None) -> None:
     """Export a source to a folder, replacing an older package, with the stages on stderr.
 
-    precision: None keeps the numbers of a quantised source, and rounds others to 8 bits. Raises `ExportError`, and leaves the
-    folder unchanged, if the source cannot be exported.
+    precision: None keeps the numbers of a quantised source, and rounds others to 8 bits. Hidden states and attention maps are made
+    where the source has them. Raises `ExportError`, and leaves the folder unchanged, if the source cannot be exported.
     """
     stages = begin_export()
     stages.begin("load")
@@ -25,6 +26,9 @@ def make_package(source: str, folder: Path, name: str, origin: str | None, preci
     options = ExportOptions(precision=chosen, name=name, origin=origin or opened.origin, force=True)  # type: ignore[arg-type]
     folder.parent.mkdir(parents=True, exist_ok=True)
     with as_source(opened, None) as made:
+        # For embeddings and the page's maps: an output and a small graph, which the export can have only now.
+        has_states, has_maps = made.encoder is None and made.head is not None, made.attentions is not None
+        options = dataclasses.replace(options, hidden_states=has_states, attention_maps=has_maps)
         export_source(made, opened.weights, folder, assets=opened.assets, options=options, report=stages.begin)
     stages.begin(None)
     typer.echo(f"{name} is in {folder}", err=True)

@@ -33,7 +33,9 @@ def test_what_is_exported_opens_by_its_name(tmp_path: Path, capsys: pytest.Captu
     assert run(["info", "owner/name"]) == 0
     assert re.search(r"from Q8_0 +kept: .*q_proj", shown := capsys.readouterr().out)
     assert "rounded: " not in shown
-    assert len(onnx_textgen.load("owner/name").generate([5, 9, 20], max_new_tokens=3, temperature=0).token_ids) == 3
+    model = onnx_textgen.load("owner/name")
+    assert len(model.generate([5, 9, 20], max_new_tokens=3, temperature=0).token_ids) == 3
+    assert manifest.has_attention_maps and model.embed([5, 9, 20], pooling="mean").size
 
 
 def test_others_are_rounded_to_8_bits_and_a_failure_leaves_the_model_that_was_there(tmp_path: Path) -> None:
