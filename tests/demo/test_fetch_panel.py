@@ -15,6 +15,8 @@ from support.scripted_model import ScriptedModel
 
 FIRST = next(iter(short_names()))
 SHOWN = "#fetch .status"
+IS_ON_TOP = """const { x, y, width, height } = document.querySelector("#fetch-start").getBoundingClientRect();
+return document.elementFromPoint(x + width / 2, y + height / 2)?.id === "fetch-start";"""
 
 
 def python(code: str) -> list[str]:
@@ -75,6 +77,7 @@ def test_a_fetched_model_can_be_chosen_and_one_that_fails_says_why(chromium, ser
     open_page(chromium, served(ScriptedModel(), opener_of=lambda name: ScriptedModel))
     element(chromium, "#fetch button").click()
     wait_until(chromium, lambda: short_names()[FIRST].licence in element(chromium, SHOWN).text, "the description")
+    wait_until(chromium, lambda: chromium.execute_script(IS_ON_TOP), "the open panel, over the page")
     element(chromium, "#fetch-start").click()
     wait_until(chromium, lambda: "the disk is full" in element(chromium, SHOWN).text, "the error")
     now[0] = "works"

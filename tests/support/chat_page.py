@@ -24,7 +24,7 @@ def open_chat(driver, address):
 def open_empty_chat(driver, address):
     """The page at its tab, with no conversations in its storage."""
     driver.get(address)
-    driver.execute_script("localStorage.clear(); history.replaceState(null, '', '/')")
+    driver.execute_script("localStorage.clear(); history.replaceState(null, '', location.pathname + location.search)")
     open_chat(driver, address)
 
 
