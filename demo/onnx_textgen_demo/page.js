@@ -7,7 +7,7 @@ window.keepInAddress = (name, value) => {
   const shown = shownInAddress();
   if (value) shown.set(name, value);
   else shown.delete(name);
-  history.replaceState(history.state, "", `#${shown}`);
+  history.replaceState(history.state, "", `${location.pathname}${location.search}#${shown}`); // with the key of the tools
 };
 window.showTabOfAddress = () => {
   const tabs = [...document.querySelectorAll("button[role=tab]")];

@@ -11,11 +11,10 @@ FIGURES = "#turns .turn:last-of-type .figures"
 
 
 def open_chat(driver, address):
-    """The page at its tab; if it was open before, as its address shows it."""
-    if driver.current_url.startswith(address):
-        driver.refresh()
-    else:
-        driver.get(address)
+    """The page at its tab; if it was open before, as its address showed it."""
+    address, (before, _, shown) = address.partition("#")[0], driver.current_url.partition("#")
+    driver.get("about:blank")  # else an address that differs only after "#" would not be loaded
+    driver.get(f"{address}#{shown}" if shown and before.startswith(address.partition("?")[0]) else address)
     wait_until(driver, lambda: elements(driver, "button[role=tab][aria-selected=true]"), "the page")
     open_tab(driver, "Chat")
     wait_until(driver, lambda: elements(driver, "#send") and element(driver, "#send").is_displayed(), "the tab")
