@@ -10,7 +10,6 @@ import typer
 
 from onnx_textgen.answers.visible_text import visible
 from onnx_textgen.api.fetching import fetch_model
-from onnx_textgen.cli.terminal import screen
 from onnx_textgen.errors import OptionError
 from onnx_textgen.help_texts import help_of
 from onnx_textgen.hosts import in_url, is_public, listen, names_of
@@ -93,7 +92,7 @@ def serve(
     idle_seconds = None if idle_minutes is None else 60 * idle_minutes
     listeners = listen(host, port)  # first, because a port in use should be reported before models load
     try:
-        fetch = functools.partial(fetch_model, say=screen.note, report=screen.progress)
+        fetch = functools.partial(fetch_model, say=lambda line: typer.echo(line, err=True))
         sources, at_start = find_sources(packages or [None], options, fetch)
         sources = with_response_templates(sources, response_template or ())
         pool = ModelPool(sources, PoolLimits(max_loaded, idle_seconds, max_waiting=max_texts))
