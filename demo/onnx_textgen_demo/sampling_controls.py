@@ -14,8 +14,8 @@ from onnx_textgen.options.merging import make_generation_config
 if TYPE_CHECKING:
     from onnx_textgen import Model
 
-Length = Literal["of a text", "of an answer", "none"]
-"""What the number of new tokens limits; an answer may fill the context unless the package sets it; "none": no such slider."""
+Purpose = Literal["text", "answer", "step"]
+"""What is generated: an answer may fill the context unless the package says otherwise; a single step has no length to choose."""
 TRUNCATION_OPTIONS = ("top_k", "top_p", "min_p")
 
 
@@ -25,7 +25,7 @@ class SamplingControls:
 
     sliders: dict[str, gr.Slider]
     seed: gr.Textbox
-    length: Length
+    purpose: Purpose
 
     @property
     def inputs(self) -> list[gr.Slider | gr.Textbox]:
@@ -47,7 +47,7 @@ class SamplingControls:
         """Updates of `inputs` to the package's defaults; no change without a model."""
         if model is None:
             return [gr.skip()] * len(self.inputs)
-        return [*(gr.update(**settings_for(model, name, self.length)) for name in self.sliders), gr.skip()]
+        return [*(gr.update(**settings) for settings in slider_settings(model, self.purpose).values()), gr.skip()]
 
 
 RANGES: dict[str, dict[str, Any]] = {
@@ -91,10 +91,9 @@ RANGES: dict[str, dict[str, Any]] = {
 """Settings of the sliders, by option."""
 
 
-def make_sampling_controls(model: Model, *, length: Length = "of a text") -> SamplingControls:
+def make_sampling_controls(model: Model, purpose: Purpose) -> SamplingControls:
     """The controls, set to the package's defaults."""
-    names = [name for name in RANGES if length != "none" or name != "max_new_tokens"]
-    sliders = {name: gr.Slider(**RANGES[name], **settings_for(model, name, length)) for name in names}
+    sliders = {name: gr.Slider(**RANGES[name], **settings) for name, settings in slider_settings(model, purpose).items()}
     seed = gr.Textbox(
         label="Seed",
         info="The same seed gives the same text.",
@@ -102,17 +101,18 @@ def make_sampling_controls(model: Model, *, length: Length = "of a text") -> Sam
         max_lines=1,
         elem_classes="seed",
     )
-    return SamplingControls(sliders, seed, length)
+    return SamplingControls(sliders, seed, purpose)
 
 
-def settings_for(model: Model, name: str, length: Length) -> dict[str, Any]:
-    """What a slider takes from a model: its default for the option, and for the length also its context."""
-    said, context = model.manifest.generation, model.manifest.geometry.context_length
-    default = getattr(make_generation_config(said, {}), name)
-    if name != "max_new_tokens":
-        return {"value": default}
-    fills = length == "of an answer" and name not in said
-    return {"value": context if fills else min(default, context), "maximum": context}
+def slider_settings(model: Model, purpose: Purpose) -> dict[str, dict[str, Any]]:
+    """What the sliders take from a model, by option: its defaults, and its context as the longest text."""
+    given, context = model.manifest.generation, model.manifest.geometry.context_length
+    defaults = make_generation_config(given, {})
+    settings = {name: {"value": getattr(defaults, name)} for name in RANGES}
+    fills_context = purpose == "answer" and "max_new_tokens" not in given
+    length = context if fills_context else min(defaults.max_new_tokens, context)
+    settings["max_new_tokens"] = {"value": length, "maximum": context}
+    return {name: each for name, each in settings.items() if purpose != "step" or name != "max_new_tokens"}
 
 
 def read_seed(text: str | None) -> int:

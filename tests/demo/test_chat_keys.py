@@ -43,6 +43,19 @@ def chat(chromium, address):
     return chromium
 
 
+def test_a_long_list_scrolls_and_the_buttons_below_it_stay_in_reach(chat):
+    for number in range(60):
+        tree = conversation(f"n{number}", "a cat")
+        keep(chat, tree.key, json.dumps({"saved": number, "conversation": tree.to_json()}))
+    with window(chat, 1280, 800):
+        open_chat(chat, chat.current_url)
+        wait_until(chat, lambda: len(names_of_conversations(chat)) == 63, "all of them")
+        bottom = "return document.querySelector('[data-does=import]').getBoundingClientRect().bottom"
+        assert chat.execute_script(bottom) <= 800
+        scrolls = "const list = document.querySelector('#conversation-list ul'); return list.scrollHeight > list.clientHeight"
+        assert chat.execute_script(scrolls)
+
+
 def search(driver, text):
     field = element(driver, "#conversation-list input[type=search]")
     field.clear()

@@ -153,7 +153,7 @@ def make_settings(registry: ModelRegistry) -> tuple[gr.Textbox, SamplingControls
         max_length=MAX_PROMPT_CHARS,
         elem_id="system",
     )
-    return system, make_sampling_controls(registry.model(), length="of an answer")
+    return system, make_sampling_controls(registry.model(), "answer")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

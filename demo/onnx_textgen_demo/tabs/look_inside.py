@@ -79,7 +79,7 @@ def make_tab(registry: ModelRegistry, picker: gr.Dropdown, picked: Dependency) -
                 stage_pictures.picture(None, 0, 0), apply_default_css=False, container=True, padding=True, elem_id="picture"
             )
         with gr.Column(scale=1, min_width=280), gr.Accordion("Sampling", open=True, elem_id="walk-sampling"):
-            sampling = make_sampling_controls(registry.model(), length="none")
+            sampling = make_sampling_controls(registry.model(), "step")
     shown = [cursor, stages, picture, head_row, layer, head, back, forward, another]
     settings = {"outputs": shown, **RUNNING}
     answers = Answers(registry, sampling)

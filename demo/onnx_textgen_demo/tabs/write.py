@@ -57,7 +57,7 @@ def make_tab(registry: ModelRegistry, picker: gr.Dropdown, picked: Dependency) -
                 bars = gr.HTML("", js_on_load=view.CHOICE_EVENTS + view.ALTERNATIVE_EVENTS, apply_default_css=False, elem_id="bars")
                 status = gr.HTML(view.status(None), apply_default_css=False, elem_id="status")
         with gr.Column(scale=2, min_width=280), gr.Accordion("Sampling", elem_id="sampling") as settings:
-            sampling = make_sampling_controls(registry.model())
+            sampling = make_sampling_controls(registry.model(), "text")
     with gr.Accordion("Every token as a table", open=False, elem_id="table"):
         table = gr.Dataframe(headers=view.TABLE_HEADERS, datatype=["number", "str", "str"], interactive=False, show_label=False)
     gr.on(None, None, None, settings, js=CLOSED_ON_A_PHONE, **QUICK)

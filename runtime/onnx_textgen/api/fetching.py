@@ -27,12 +27,9 @@ def fetch_model(
     """
     from ..hub.lookup import NoGraphError, locate, parse_hub_name  # noqa: PLC0415
     from ..hub.model_cache import find_cached, place_of  # noqa: PLC0415
-    from ..hub.short_models import rebuild, recipe_of, will_be_fetched  # noqa: PLC0415
+    from ..hub.short_models import build_at_first_use  # noqa: PLC0415
 
-    if (fetched := will_be_fetched(model)) is not None and model is not None and (recipe := recipe_of(model)) is not None:
-        say(fetched)
-        rebuild(model, recipe, report)
-        report("")
+    build_at_first_use(model, say, report)
     name = parse_hub_name(model)
     if name is None or name.inside or find_cached(name.source) is not None:
         return

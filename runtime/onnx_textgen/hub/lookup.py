@@ -21,7 +21,7 @@ from ..recipes.recipe import read_recipe
 from .hub_cache import download
 from .model_cache import find_cached as find_cached_package
 from .model_cache import place_of
-from .short_models import rebuild, recipe_of, will_be_fetched
+from .short_models import build_at_first_use
 
 PREFIX = "hf:"
 NO_PARENT = r"(?!(.*[/\\@])?\.\.([/\\@]|$))"
@@ -67,14 +67,9 @@ def locate(package: str | Path | None = None) -> Path:
     """
     name = parse_hub_name(package)
     if name is None:
-        found, cached = find_package(package), find_cached_package(package)
-        recipe = recipe_of(package)
-        if (cached is None and recipe is None) or found.exists():
-            return found
-        if cached is not None or recipe is None:
-            return cached or found
-        LOG.warning("fetching %s", will_be_fetched(package))
-        return rebuild(str(package), recipe)
+        found = find_package(package)
+        build_at_first_use(package, lambda what: LOG.warning("fetching %s", what))
+        return found if found.exists() else find_cached_package(package) or found
     return (None if name.inside else find_cached_package(name.source)) or fetch(name)
 
 

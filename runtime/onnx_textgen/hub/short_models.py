@@ -26,8 +26,14 @@ def rebuild(name: str, recipe: Path, report: Callable[[str], None] = lambda prog
         return build(recipe, Path(source), place_of(name), force=True)
 
 
-def will_be_fetched(name: object) -> str | None:
-    """What is fetched, and its licence, if a name that is opened now has a recipe and is not in the cache; else None."""
-    if recipe_of(name) is None or not isinstance(name, str) or Path(name).exists() or find_cached(name) is not None:
-        return None
-    return short_names()[name].in_words
+def build_at_first_use(name: object, say: Callable[[str], None], report: Callable[[str], None] = lambda progress: None) -> None:
+    """Make the model of a short name that has a recipe, unless there is a folder or a model of that name here.
+
+    `say` is told what is fetched, and its licence; `report` how far it is, and at the end an empty text. Raises `PackageError`.
+    """
+    recipe = recipe_of(name)
+    if recipe is None or not isinstance(name, str) or Path(name).exists() or find_cached(name) is not None:
+        return
+    say(short_names()[name].in_words)
+    rebuild(name, recipe, report)
+    report("")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticKnownError
 
 OPENAI = (
     "access_programs background_options client_metadata context_management include max_tool_calls metadata moderation prediction "
@@ -28,9 +29,6 @@ ENGINE = (
 """Settings of Ollama's engine, which some programs send to any server."""
 IGNORED = frozenset(f"{OPENAI} {ANTHROPIC} {OTHERS} {ENGINE}".split())
 """Fields that change no text, on every route that does not name them itself: how a request is billed, stored, routed or cached."""
-REST_OF_CONTEXT = 1 << 62
-MostTokens = Annotated[Annotated[int, Field(ge=1)] | None, BeforeValidator(lambda given: REST_OF_CONTEXT if given == -1 else given)]
-"""Most tokens of an answer; -1: to the end of the context, as in llama.cpp and LM Studio."""
 DEFAULT_ANSWER_TOKENS = 4096
 """Where a request says nothing: long enough for thoughts and an answer, and a small model that never ends its text does not hold a
 slot for the length of a large context."""
@@ -79,4 +77,15 @@ def most_tokens(asked: int | None, context_length: int) -> int:
     """
     if asked is None:
         return min(DEFAULT_ANSWER_TOKENS, context_length)
-    return asked if 0 <= asked < REST_OF_CONTEXT else context_length
+    return context_length if asked < 0 else asked
+
+
+def at_least_one(asked: int) -> int:
+    """Return a number of tokens; raises pydantic's error for 0, and for negative numbers but -1."""
+    if asked < 1 and asked != -1:
+        raise PydanticKnownError("greater_than_equal", {"ge": 1})
+    return asked
+
+
+MostTokens = Annotated[int, AfterValidator(at_least_one)] | None
+"""Most tokens of an answer; -1: to the end of the context, as in llama.cpp and LM Studio."""

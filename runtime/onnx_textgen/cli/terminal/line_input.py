@@ -63,7 +63,7 @@ def read_quoted(first: str) -> str:
 
 def read_line(prompt: str) -> str:
     """Read one line; a terminal shows `prompt`."""
-    return as_unicode(input(fold(prompt, screen.columns_of(sys.stdout)) if is_interactive() else ""))
+    return as_unicode(input(fold(prompt, screen.width_of(sys.stdout)) if is_interactive() else ""))
 
 
 def as_unicode(text: str) -> str:

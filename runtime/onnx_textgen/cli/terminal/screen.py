@@ -109,7 +109,7 @@ def write(text: str, out: TextIO, style: tuple[str, str] = PLAIN) -> None:
     if out.isatty():
         progress("")
         row = ROW if out in (sys.stdout, sys.stderr) else WordWrap()
-        shown = row.feed(text.translate(CONTROL_CHARACTERS), columns_of(out), style)
+        shown = row.feed(text.translate(CONTROL_CHARACTERS), width_of(out), style)
     else:
         shown = text.join(style)
     typer.echo(shown, file=out, nl=False, color=True)  # typer translates the sequences for a Windows console
@@ -191,7 +191,7 @@ PROGRESS = Progress(draw_progress)
 
 def fitted(text: str) -> str:
     """The beginning of a text that fits into one row of the terminal: a second row would stay when the progress is replaced."""
-    columns = columns_of(sys.stderr)
+    columns = width_of(sys.stderr)
     if not columns or len(text) * 2 < columns:  # no character takes more than two columns
         return text
     from rich.cells import set_cell_size  # noqa: PLC0415  (see `make_console`)
@@ -199,7 +199,7 @@ def fitted(text: str) -> str:
     return set_cell_size(text, columns - 1).rstrip()
 
 
-def columns_of(stream: TextIO) -> int:
+def width_of(stream: TextIO) -> int:
     """The width of the terminal that a stream is; 0 for another stream, or if the width is not known."""
     try:
         return os.get_terminal_size(stream.fileno()).columns
@@ -235,7 +235,7 @@ def note_dim(text: str) -> None:
 def write_line(text: str, out: TextIO, style: tuple[str, str] = PLAIN) -> None:
     """Write a line in its own row; on a terminal, broken between words."""
     begin_line()
-    typer.echo(fold(text.translate(IN_LINES), columns_of(out)).join(style), file=out, color=True)
+    typer.echo(fold(text.translate(IN_LINES), width_of(out)).join(style), file=out, color=True)
 
 
 def choose_colours(wanted: str) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 from onnx_textgen import Model
 from onnx_textgen.answers.records import AnswerDelta, ToolCallDelta, message_of
 
-from ...requests.body import REST_OF_CONTEXT
 from ...requests.turns import append_message
 from ...serving.chat_job import ChatCall, ChatJob
 from ...serving.jobs import ENDED_EARLY, OWN_ENDS, schema_note
@@ -123,7 +122,7 @@ class Response:
             "store": body.store is not False,
             "background": False,
             "metadata": body.metadata or {},
-            "max_output_tokens": None if body.max_output_tokens == REST_OF_CONTEXT else body.max_output_tokens,
+            "max_output_tokens": None if body.max_output_tokens == -1 else body.max_output_tokens,
             "temperature": config.temperature,
             "top_p": config.top_p,
             "text": {"format": form},
