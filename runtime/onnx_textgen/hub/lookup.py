@@ -69,7 +69,8 @@ def locate(package: str | Path | None = None) -> Path:
     if name is None:
         found = find_package(package)
         build_at_first_use(package, lambda what: LOG.warning("fetching %s", what))
-        return found if found.exists() else find_cached_package(package) or found
+        cached = find_cached_package(package)
+        return found if cached is None or found.exists() else cached  # `exists` raises for a name longer than a file's
     return (None if name.inside else find_cached_package(name.source)) or fetch(name)
 
 
