@@ -20,7 +20,10 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what runs in the background; tests of Ctrl-C press it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+for name in [name for name in os.environ if name.startswith("ONNX_TEXTGEN_") or name in ("NO_COLOR", "FORCE_COLOR")]:
+    del os.environ[name]  # what a developer or a CI machine has set changes no test
 os.environ["ONNX_TEXTGEN_CACHE"] = str(Path(tempfile.gettempdir()) / "no-models-of-onnx-textgen")  # not the user's own
+os.environ["ONNX_TEXTGEN_HUGE_PAGES"] = "0"  # in a process with PyTorch, looking for new memory takes longer than opening a model
 
 TESTS = Path(__file__).resolve().parent
 LONGEST = (

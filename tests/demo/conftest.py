@@ -56,7 +56,7 @@ def served_page(*models, opener_of=None, own=None, **more):
     """The address of a page for these models, each under its own name; `more` goes to `serve`, the others to `make_page`."""
     with closed_loops():
         page = make_page(registry_of(*models), opener_of=opener_of, own=own)
-        served = serve(page, host="127.0.0.1", port=0, **more)
+        served = serve(page, host="127.0.0.1", port=PORT if is_free(PORT) else 0, **more)
         try:
             yield served.address
         finally:
@@ -75,6 +75,15 @@ def find_free_port():
         return probe.getsockname()[1]
 
 
+PORT = find_free_port()
+"""Where one page after the other is served, as the browser keeps Gradio's scripts of an address compiled."""
+
+
+def is_free(port):
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) != 0
+
+
 @pytest.fixture
 def free_port():
     return find_free_port()
@@ -85,8 +94,8 @@ def served(request):
     """Call it with models to serve their page; gives the address."""
     with contextlib.ExitStack() as stack:
         yield lambda *models, **more: stack.enter_context(served_page(*models, **more))
-        if "chromium" in request.fixturenames:  # else the server waits for the streams of the page that is open in it
-            request.getfixturevalue("chromium").get("about:blank")
+        if "chromium" in request.fixturenames:
+            browser_tools.leave_page(request.getfixturevalue("chromium"), f"http://127.0.0.1:{PORT}")
 
 
 @pytest.fixture

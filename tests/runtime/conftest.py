@@ -1,6 +1,5 @@
 """The embedded models, opened once."""
 
-import os
 import shutil
 from pathlib import Path
 
@@ -8,13 +7,6 @@ import pytest
 
 import onnx_textgen
 from onnx_textgen.package.locate import find_package
-
-
-@pytest.fixture(autouse=True)
-def own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a developer or a CI machine has set for the program, or for colours, changes no test."""
-    for name in [name for name in os.environ if name.startswith("ONNX_TEXTGEN_") or name in ("NO_COLOR", "FORCE_COLOR")]:
-        monkeypatch.delenv(name)
 
 
 @pytest.fixture(scope="session")

@@ -34,6 +34,9 @@ FLAGS = [
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    "--in-process-gpu",
+    "--renderer-process-limit=1",  # with one origin for all pages, it keeps Gradio's scripts compiled
+    "--disable-site-isolation-trials",
 ]
 LONGEST_WAIT = 300
 """Seconds: a guard, and no measure."""
@@ -108,6 +111,12 @@ def open_page(driver, address):
     wait_until(driver, lambda: elements(driver, "button[role=tab][aria-selected=true]"), "the page")
     open_tab(driver, "Write")
     wait_until(driver, lambda: elements(driver, "#generate") and is_laid_out(driver), "the tab")
+
+
+def leave_page(driver, origin):
+    """Close the page, as its server waits for the streams of those that are open, and forget what the browser keeps for it."""
+    driver.get("about:blank")
+    driver.execute_cdp_cmd("Storage.clearDataForOrigin", {"origin": origin, "storageTypes": "local_storage"})
 
 
 def is_laid_out(driver):

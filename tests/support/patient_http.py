@@ -9,11 +9,14 @@ import httpx
 LONGEST_WAIT = 300
 """Seconds: a guard, and no measure."""
 
-get = functools.partial(httpx.get, timeout=LONGEST_WAIT)
-head = functools.partial(httpx.head, timeout=LONGEST_WAIT)
-options = functools.partial(httpx.options, timeout=LONGEST_WAIT)
-post = functools.partial(httpx.post, timeout=LONGEST_WAIT)
-stream = functools.partial(httpx.stream, timeout=LONGEST_WAIT)
+PATIENCE = {"timeout": LONGEST_WAIT, "verify": httpx.create_ssl_context()}
+"""One context for all: without it, each call reads the certificates of the system anew, though nothing here is encrypted."""
+
+get = functools.partial(httpx.get, **PATIENCE)
+head = functools.partial(httpx.head, **PATIENCE)
+options = functools.partial(httpx.options, **PATIENCE)
+post = functools.partial(httpx.post, **PATIENCE)
+stream = functools.partial(httpx.stream, **PATIENCE)
 
 
 def read_to_end(client: socket.socket) -> bytes:

@@ -30,6 +30,29 @@ def test_numbers_are_those_of_the_package_that_wrote_them(path: Path) -> None:
         assert np.array_equal(file.read(tensor.name), gguf.dequantize(tensor.data, tensor.tensor_type))
 
 
+KINDS = (st.integers(-(2**31), 2**31 - 1), st.floats(width=32, allow_nan=False), st.booleans(), st.text(max_size=9))
+
+
+@given(
+    st.dictionaries(
+        st.from_regex(r"[a-z]{1,5}\.[a-z]{1,5}", fullmatch=True), st.one_of(*KINDS, *(st.lists(kind) for kind in KINDS))
+    ),
+    st.sampled_from(gguf.GGUFEndian),
+)
+def test_metadata_is_that_of_the_package_that_wrote_it(
+    tmp_path_factory: pytest.TempPathFactory, given: dict, order: gguf.GGUFEndian
+):
+    path = tmp_path_factory.mktemp("metadata") / "any.gguf"
+    writer = gguf.GGUFWriter(path, "llama", endianess=order)
+    for key, value in given.items():
+        add = {bool: writer.add_bool, int: writer.add_int32, float: writer.add_float32, str: writer.add_string}
+        add.get(type(value), writer.add_array)(key, value)
+    writer.add_tensor("one", np.ones(32, np.float32))
+    for write in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file, writer.close):
+        write()
+    assert GGUFFile(path).metadata == {key: field.contents() for key, field in gguf.GGUFReader(path).fields.items()}
+
+
 def opens_or_refuses(path: Path) -> None:
     """Open a file and read its tensors; an error is one line of ours."""
     try:

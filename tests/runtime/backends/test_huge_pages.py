@@ -27,6 +27,11 @@ on_linux = pytest.mark.skipif(sys.platform != "linux", reason="other systems do 
 regions = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 60)).map(sorted).map(tuple), max_size=6)
 
 
+@pytest.fixture(autouse=True)
+def switched_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ONNX_TEXTGEN_HUGE_PAGES")
+
+
 @given(regions, regions)
 def test_what_is_left_of_regions_is_every_address_that_no_known_one_has(some: list, known: list) -> None:
     for region in some:
