@@ -33,6 +33,7 @@ from .proof.adapters import ProvenAdapter
 from .proof.certificate import make_certificate, prove
 from .proof.measures import TOLERANCES
 from .proof.probe_text import probe_ids
+from .proof.reference import Reference
 from .sources.source import Source
 from .tracing.opening import as_source, name_of, open_source
 from .tracing.turns import in_turn
@@ -117,7 +118,9 @@ def compare(folder: Path, manifest: Manifest, base: Base, adapter: ProvenAdapter
     """The adapter's entry in the manifest, with its comparison; raises `ExportError` for more than the precision allows."""
     assert manifest.precision != UNKNOWN, "open_base has checked"
     tolerance, graph = TOLERANCES[manifest.precision], folder / GRAPH
-    measured, golden = prove(base.source, base.weights, graph, base.ids, tolerance=tolerance, remedy=REMEDY, adapter=adapter)
+    measured, golden = prove(
+        Reference(base.source), base.weights, graph, base.ids, tolerance=tolerance, remedy=REMEDY, adapter=adapter
+    )
     certificate = make_certificate(base.source, measured, [], manifest.precision, size_bytes=kept.size_bytes)
     return dataclasses.replace(kept.record(), certificate=certificate, golden=golden)
 

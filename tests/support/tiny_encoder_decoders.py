@@ -36,6 +36,8 @@ HALF = {
     **{"head_dim": 16, "intermediate_size": 64, "max_position_embeddings": CONTEXT, "sliding_window": 16},
 }
 """Sizes of an encoder or a decoder that has a config of its own."""
+EYE = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 32, "patch_size": 16}
+"""Sizes of a vision encoder, which texts do not reach."""
 IDS = {"pad_token_id": PADDING, "eos_token_id": END, "decoder_start_token_id": START, "forced_eos_token_id": None}
 
 
@@ -52,7 +54,7 @@ def tiny_config(model_type: str, **changes: object) -> Any:
     if model_type == "t5gemma":
         return made(encoder=HALF, decoder=HALF, vocab_size=VOCABULARY)
     if model_type == "t5gemma2":
-        return made(encoder={"text_config": HALF}, decoder=HALF, vocab_size=VOCABULARY)
+        return made(encoder={"text_config": HALF, "vision_config": EYE}, decoder=HALF, vocab_size=VOCABULARY)
     fields = made().to_dict()
     sizes = {name: size for name, size in SIZES.items() if name in fields or name == "max_position_embeddings"}
     if model_type == "fsmt":

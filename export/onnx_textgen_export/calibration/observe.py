@@ -98,6 +98,7 @@ def read_gradients(source: Source, weights: Weights, ids: Tensor, layers: Mappin
         raise ExportError("the module has no layer whose output is the logits")
     observer = LayerObserver(see)
     head = next((name for name, module in layers.items() if module is source.head), None)
+    inside = {name: module for name, module in layers.items() if name != head}
     starts = list[Tensor]()
 
     def start_here(_: nn.Module, __: tuple[Tensor, ...], output: Tensor) -> Tensor:
@@ -108,23 +109,24 @@ def read_gradients(source: Source, weights: Weights, ids: Tensor, layers: Mappin
         hook.remove()
         see_head = functools.partial(see, head) if head is not None else None
         slope = slope_of_predictions(output_layer, given[0].detach(), source.geometry.vocab_size, see_head)
-        torch.autograd.grad(given[0], starts, slope, allow_unused=True)
+        if inside:
+            torch.autograd.grad(given[0], starts, slope, allow_unused=True)
         return (given[0][:, -1:].detach(), *given[1:])
 
     with weights.present(), contextlib.ExitStack() as stack:
-        for name, module in layers.items():
-            if name != head:
-                stack.enter_context(observer.layer(name, module))
-        for block in blocks_of(source.module).values():
-            stack.enter_context(forward_within(block, observer.recomputed))
-        for module in source.module.modules():
-            if isinstance(module, nn.Embedding):
-                stack.callback(module.register_forward_hook(start_here).remove)
+        for name, module in inside.items():
+            stack.enter_context(observer.layer(name, module))
+        if inside:  # the output layer's gradients need no backward pass through the others
+            for block in blocks_of(source.module).values():
+                stack.enter_context(forward_within(block, observer.recomputed))
+            for module in source.module.modules():
+                if isinstance(module, nn.Embedding):
+                    stack.callback(module.register_forward_hook(start_here).remove)
         hook = source.head.register_forward_pre_hook(
             turn_back
         )  # inside the forward, so that its settings apply to the backward pass too
         stack.callback(hook.remove)
-        with torch.enable_grad():
+        with torch.set_grad_enabled(bool(inside)):
             source.reference(ids)
 
 
@@ -137,7 +139,8 @@ def slope_of_predictions(
     rows = max(MOST_LOGITS // vocab_size, 1)
     for start in range(0, len(flat), rows):
         part = flat[start : start + rows].clone().requires_grad_()
-        logits = output_layer(part[None])[0]
+        with torch.enable_grad():
+            logits = output_layer(part[None])[0]
         with torch.no_grad():
             probabilities = torch.softmax(logits, -1)
             drawn = torch.multinomial(probabilities, 1, generator=generator)

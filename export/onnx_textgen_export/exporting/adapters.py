@@ -21,6 +21,7 @@ from ..gguf.gguf_file import is_gguf
 from ..passes.quantization.rounding import Roundings
 from ..proof.adapters import ProvenAdapter
 from ..proof.certificate import make_certificate
+from ..proof.reference import Reference
 from ..proof.same_weights import prove_with_rounding
 from ..sources.source import Source
 from ..tracing.hub import resolve_adapter
@@ -127,7 +128,7 @@ def prove_adapters(
         report(f"compare with PyTorch, adapter {name}")
         adapter = ProvenAdapter(name, each.changes, lambda: read_adapters(folder, adapters))
         found = prove_with_rounding(
-            source, weights, graph, ids, precision=precision, remedy=REMEDY, roundings=roundings, adapter=adapter
+            Reference(source), weights, graph, ids, precision=precision, remedy=REMEDY, roundings=roundings, adapter=adapter
         )
         arithmetic = roundings.arithmetic if roundings is not None else "fp32"
         certificate = make_certificate(

@@ -16,6 +16,7 @@ from ..proof.hidden_states import prove_hidden_states
 from ..proof.int8_cache import prove_int8_cache
 from ..proof.measures import REMEDIES
 from ..proof.other_graphs import graphs_for_others, prove_other_graphs
+from ..proof.reference import Reference
 from ..proof.same_weights import Compared, prove_with_rounding
 from ..sources.source import Source
 from ..weights.streamed import Weights
@@ -45,10 +46,10 @@ def prove_package(
 
     roundings: what was rounded of the weights, if anything.
     """
-    precision, graph, more = options.chosen_precision, folder / GRAPH, dict[str, Any]()
+    precision, graph, more, reference = options.chosen_precision, folder / GRAPH, dict[str, Any](), Reference(source)
     report("compare with PyTorch")
     compared = prove_with_rounding(
-        source, weights, graph, ids, precision=precision, remedy=REMEDIES[precision], roundings=roundings
+        reference, weights, graph, ids, precision=precision, remedy=REMEDIES[precision], roundings=roundings
     )
     if source.encoder is not None:
         more["encoder_states_error"] = prove_encoder_states(source, weights, folder, ids, precision=precision, roundings=roundings)
@@ -60,7 +61,7 @@ def prove_package(
     if options.int8_cache:
         report("compare, cache at 8 bits")
         int8 = folder / INT8_CACHE_GRAPH
-        more["int8_cache"] = prove_int8_cache(source, weights, int8, ids, precision=precision, own=compared.measured[-1])
+        more["int8_cache"] = prove_int8_cache(reference, weights, int8, ids, precision=precision, own=compared.measured[-1])
     if graphs := graphs_for_others(folder):
         report("compare, graphs for other runtimes")
         prove_other_graphs(source, graphs, graph, ids, arithmetic=roundings.arithmetic if roundings is not None else precision)

@@ -27,7 +27,7 @@ SHORTEST_CONTEXT = 32
 
 
 def prove(
-    source: Source,
+    reference: Reference,
     weights: Weights,
     graph: Path,
     ids: list[int],
@@ -38,13 +38,14 @@ def prove(
 ) -> tuple[list[Scenario], tuple[GoldenRun, ...]]:
     """Measure every scenario and the greedy runs; raises `ExportError` where the package disagrees with PyTorch.
 
-    ids: `long_length(source)` real tokens; remedy: what the error message tells the user to do; adapter: one of the package, with
-    which both sides compute.
+    reference: of the same weights, which remembers what it has computed; ids: `long_length(source)` real tokens; remedy: what the
+    error message tells the user to do; adapter: one of the package, with which both sides compute.
     """
+    source, measured = reference.source, list[Scenario]()
     with as_export_error():
         fed, golden = run_package(source, graph, ids, adapter)
-    reference, measured = Reference(source), list[Scenario]()
     with weights.present(), computing_with(adapter, source.module):
+        reference.read(fed, golden)
         for each in fed:
             scenario = judge_scenario(reference, each)
             measured.append(scenario)

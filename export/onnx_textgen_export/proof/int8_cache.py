@@ -9,11 +9,11 @@ from onnx_textgen.package.manifest import Precision, Target
 
 from ..errors import ExportError
 from ..passes.quantization.options import Quantization
-from ..sources.source import Source
 from ..weights.streamed import Weights
 from . import measures
 from .certificate import prove
 from .measures import Scenario, Tolerance
+from .reference import Reference
 
 LEAVE_OUT = "leave out --int8-cache"
 TOO_COARSE = f"that is with keys and values at 8 bits, so {LEAVE_OUT}"
@@ -23,7 +23,7 @@ TOLERANCES: dict[Precision, Tolerance] = {"fp32": ROUNDED, "int8": ROUNDED, "int
 
 
 def prove_int8_cache(
-    source: Source, weights: Weights, graph: Path, ids: list[int], *, precision: Precision, own: Scenario
+    reference: Reference, weights: Weights, graph: Path, ids: list[int], *, precision: Precision, own: Scenario
 ) -> dict[str, Any]:
     """Measures of the graph on the proof's long text; raises `ExportError` if it differs too much from PyTorch.
 
@@ -35,7 +35,7 @@ def prove_int8_cache(
         top1_agreement=known.top1_agreement * own.top1_agreement,
         kl_divergence=known.kl_divergence + 2 * own.kl_divergence,
     )
-    measured, _ = prove(source, weights, graph, ids, tolerance=tolerance, remedy=TOO_COARSE)
+    measured, _ = prove(reference, weights, graph, ids, tolerance=tolerance, remedy=TOO_COARSE)
     text = measured[-1]
     return {name: getattr(text, name) for name in ("tokens", "top1_agreement", "kl_divergence", "perplexity_change")}
 

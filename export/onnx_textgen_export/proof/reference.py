@@ -14,7 +14,10 @@ from ..errors import ExportError
 from ..sources.output_layer import only_these_positions
 from ..sources.source import Source
 from .measures import Scenario, Tolerance, compare, next_tokens
-from .scenarios import WHOLE_LENGTH, ScenarioRun
+from .scenarios import GOLDEN_PROMPTS, GOLDEN_TOKENS, MOST_LOGITS, WHOLE_LENGTH, ScenarioRun
+
+SHORT = max(WHOLE_LENGTH, GOLDEN_PROMPTS[-1] + GOLDEN_TOKENS) + 1
+"""Texts below this length are computed together."""
 
 
 class Reference:
@@ -23,7 +26,28 @@ class Reference:
     def __init__(self, source: Source) -> None:
         self.source = source
         self.known: dict[tuple[tuple[int, ...], tuple[int, ...], int], Logits] = {}
-        """Logits of short texts, which more than one scenario asks for."""
+        """By text, source and how many positions: more than one comparison asks for them."""
+
+    def read(self, fed: Sequence[ScenarioRun], golden: Sequence[GoldenRun]) -> None:
+        """Compute the short texts of a comparison together, as each pass of PyTorch reads and rounds all weights again.
+
+        The end of shorter ones is filled up: no position of a decoder sees the tokens after it. An encoder does.
+        """
+        if self.source.encoder is not None or self.source.rotary_switch is not None:
+            return
+        asked = [*(part.ids for run in fed for part in run.parts), *([*run.prompt_ids, *run.new_ids[:-1]] for run in golden)]
+        short = list[list[int]]()
+        for ids in sorted((ids for ids in asked if len(ids) < SHORT), key=len, reverse=True):
+            if not any(longer[: len(ids)] == ids for longer in short) and (tuple(ids), (), len(ids)) not in self.known:
+                short.append(ids)
+        together = max(MOST_LOGITS // (SHORT * self.source.geometry.vocab_size), 1)
+        for start in range(0, len(short), together):
+            texts = short[start : start + together]
+            filled = torch.tensor([[*ids, *ids[:1] * (len(texts[0]) - len(ids))] for ids in texts])
+            with torch.no_grad():
+                rows = self.source.reference(filled)
+            for ids, row in zip(texts, rows, strict=True):
+                self.known[tuple(ids), (), len(ids)] = np.array(row[: len(ids)].float().numpy())
 
     def logits(self, ids: Sequence[int], last: int, source_ids: Sequence[int] = ()) -> Logits:
         """Logits [last, vocabulary] of the end of a text, without a cache; of an encoder-decoder after a source."""
@@ -39,10 +63,8 @@ class Reference:
         head = self.source.head if last < len(ids) else None  # the logits of a whole text come from the unhooked module
         with torch.no_grad(), only_these_positions(head, positions):
             logits = self.source.logits(ids, source_ids)
-        made = np.asarray((logits if head is not None else logits[positions]).float().numpy())
-        if len(ids) <= WHOLE_LENGTH:
-            self.known[key] = made
-        return made
+        self.known[key] = np.asarray((logits if head is not None else logits[positions]).float().numpy())
+        return self.known[key]
 
     def before_the_switch(self, ids: Sequence[int], last: int) -> int:
         """How many of the `last` logits of a text lie before a rotary switch that the text crosses.

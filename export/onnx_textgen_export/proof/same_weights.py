@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -40,6 +41,7 @@ from .scenarios import (
     feed_in_pieces,
     feed_long,
     feed_whole,
+    open_encoder,
     source_ids_for,
 )
 
@@ -97,13 +99,19 @@ def run_exactly(
     source: Source, graph: Path, ids: list[int], drafts: Sequence[GoldenRun], adapter: ProvenAdapter | None = None
 ) -> tuple[list[ScenarioRun], tuple[GoldenRun, ...]]:
     """The logits of the package's graph in float32, and the greedy continuations; the graph is closed afterwards."""
+
+    @functools.cache
+    def drafting() -> NewDecoder:
+        """The graph as it runs, whose single tokens take a fraction of the time."""
+        return decoders_of(source, open_session(graph, device="cpu"), adapter, encoder=open_encoder(source, graph))
+
     with contextlib.ExitStack() as stack:
         session, encoder = stack.enter_context(in_float32(graph)), None
         if source.encoder is not None:
             encoder = stack.enter_context(in_float32(graph.with_name(ENCODER_GRAPH)))
         decoder = decoders_of(source, session, adapter, encoder=encoder)
         fed = list(feed_exactly(source, decoder, ids))
-        return fed, tuple(corrected(decoder, source, draft) for draft in drafts)
+        return fed, tuple(corrected(decoder, source, draft, drafting) for draft in drafts)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -118,7 +126,7 @@ class Compared:
 
 
 def prove_with_rounding(
-    source: Source,
+    reference: Reference,
     weights: Weights,
     graph: Path,
     ids: list[int],
@@ -130,11 +138,12 @@ def prove_with_rounding(
 ) -> Compared:
     """Compare a graph with PyTorch, and a quantised one with the same rounded weights too.
 
-    Raises `ExportError` where they differ too much; `remedy`: what its message tells the user to do.
+    reference: of the unrounded weights. Raises `ExportError` where they differ too much, with `remedy` as what to do.
     """
+    source = reference.source
     is_comparable = roundings is not None and roundings.by_name(source.module) is not None
     tolerance = ANY_ROUNDING if is_comparable else TOLERANCES[precision]  # how much rounding costs has been measured
-    measured, golden = prove(source, weights, graph, ids, tolerance=tolerance, remedy=remedy, adapter=adapter)
+    measured, golden = prove(reference, weights, graph, ids, tolerance=tolerance, remedy=remedy, adapter=adapter)
     if roundings is None:
         return Compared(measured, [], golden)
     exact, exact_runs = prove_exactly(source, weights, graph, ids, roundings, drafts=golden, adapter=adapter)
@@ -163,6 +172,7 @@ def prove_exactly(
         return [], golden
     with weights.present(changes), computing_with(adapter, source.module):
         reference = Reference(source)
+        reference.read(fed, golden)
         measured = [judge_scenario(reference, each) for each in fed]
         for scenario in measured:
             if not tolerance.accepts(scenario):

@@ -193,17 +193,19 @@ def greedy(
     return GoldenRun(tuple(prompt), tuple(made), source_ids=tuple(read))
 
 
-def corrected(new_decoder: NewDecoder, source: Source, draft: GoldenRun) -> GoldenRun:
-    """The greedy continuation of a run's prompt, of which another arithmetic wrote a draft: one run where the draft is right.
+def corrected(new_decoder: NewDecoder, source: Source, draft: GoldenRun, drafting: Callable[[], NewDecoder]) -> GoldenRun:
+    """The greedy continuation of a run's prompt, of which another arithmetic wrote a draft: one run for each wrong token.
 
-    A package's products of single tokens in float32 take many times as long as its own.
+    A package's products of single tokens in float32 take many times as long as its own, with which `drafting` goes on.
     """
-    prompt, new = list(draft.prompt_ids), list(draft.new_ids)
-    likeliest = new_decoder(draft.source_ids).feed([*prompt, *new[:-1]], every_position=True)[len(prompt) - 1 :].argmax(axis=1)
-    wrong = np.flatnonzero(likeliest != new)
-    if not len(wrong):
-        return draft
-    return greedy(new_decoder, source, prompt, draft.source_ids, [*new[: wrong[0]], int(likeliest[wrong[0]])])
+    prompt = list(draft.prompt_ids)
+    while True:
+        new = draft.new_ids
+        likeliest = new_decoder(draft.source_ids).feed([*prompt, *new[:-1]], every_position=True)[len(prompt) - 1 :].argmax(axis=1)
+        wrong = np.flatnonzero(likeliest != new)
+        if not len(wrong):
+            return draft
+        draft = greedy(drafting(), source, prompt, draft.source_ids, [*new[: wrong[0]], int(likeliest[wrong[0]])])
 
 
 def run_package(

@@ -138,6 +138,9 @@ def test_what_is_observed_is_what_autograd_gives_without_forgetting() -> None:
     logits.backward(torch.cat([g for _, g in seen[head]]).reshape(logits.shape))  # the same drawn tokens
     for hook in hooks:
         hook.remove()
+    with_all, seen[head] = seen[head], []
+    read_gradients(source, OwnWeights(module), ids, {head: source.head}, keep_both)  # which needs no backward pass
+    assert [(x.tolist(), g.tolist()) for x, g in seen[head]] == [(x.tolist(), g.tolist()) for x, g in with_all]
     for name, parts in seen.items():
         torch.testing.assert_close(torch.cat([x for x, _ in parts]), inputs[name].detach().flatten(0, -2))
         torch.testing.assert_close(torch.cat([g for _, g in parts]), outputs[name].grad.flatten(0, -2), atol=1e-6, rtol=1e-4)

@@ -133,7 +133,7 @@ def test_drawn_tokens_have_the_models_own_distribution(way: Literal["exact", "fa
         each.package(tmp_path / name)
     model = onnx_textgen.load(tmp_path / "large", threads=1, device="cpu", assistant_model=tmp_path / "small")
     object.__setattr__(model.generator.assistant, "cost", 0.01)
-    prompt, draws = [5, 9, 1], 3000
+    prompt, draws = [5, 9, 1], 1500
 
     def probabilities(ids: list[int]) -> np.ndarray:
         logits = tiny.logits(ids)[-1].astype(np.float64)
