@@ -36,7 +36,10 @@ HALF = {
     **{"head_dim": 16, "intermediate_size": 64, "max_position_embeddings": CONTEXT, "sliding_window": 16},
 }
 """Sizes of an encoder or a decoder that has a config of its own."""
-EYE = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 32, "patch_size": 16}
+EYE = {
+    **{"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2},
+    **{"image_size": 32, "patch_size": 16},
+}
 """Sizes of a vision encoder, which texts do not reach."""
 IDS = {"pad_token_id": PADDING, "eos_token_id": END, "decoder_start_token_id": START, "forced_eos_token_id": None}
 
