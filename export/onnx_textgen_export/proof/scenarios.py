@@ -196,7 +196,7 @@ def greedy(
 def corrected(new_decoder: NewDecoder, source: Source, draft: GoldenRun, drafting: Callable[[], NewDecoder]) -> GoldenRun:
     """The greedy continuation of a run's prompt, of which another arithmetic wrote a draft: one run for each wrong token.
 
-    A package's products of single tokens in float32 take many times as long as its own, with which `drafting` goes on.
+    A package's products of single tokens in float32 take many times as long as its own, with which `drafting` continues.
     """
     prompt = list(draft.prompt_ids)
     while True:
