@@ -22,6 +22,7 @@ from ..backends.signature import HIDDEN_STATES, LOGITS, ROLES, Hints
 from ..errors import LOG, PackageError
 from ..files.graph_file import OUR_PRODUCER, producer_of
 from ..files.text_files import read_text, readable
+from ..options.checks import shown
 from ..options.maker_settings import CHOOSING, MakerSettings, read_maker_settings
 from ..text.tokenizer import MAX_FILE_BYTES, tokenizer_errors
 from ..text.tokenizer_json import read_spec
@@ -149,10 +150,9 @@ def choose_graph(place: Path, decoder: Mapping[str, Any]) -> Path:
     if place.is_file():
         return place
     if named := decoder.get("filename"):
-        path = place / str(named)
-        if Path(str(named)).name != named or not path.is_file():
-            raise PackageError(f"{place / GENAI_CONFIG} names the graph {named!r}, which is not in the folder; fetch it again")
-        return path
+        if found := [path for path in place.iterdir() if path.name == named and path.is_file()]:
+            return found[0]
+        raise PackageError(f"{place / GENAI_CONFIG} names {shown(named)} as its graph, which is not in the folder; fetch it again")
     graphs = graphs_of(place)
     by_name = {path.name: path for path in reversed(graphs)}
     for variant, stem in itertools.product(VARIANTS, STEMS):

@@ -18,6 +18,7 @@ from ..errors import PackageError
 from ..files.graph_file import refuse_other_files
 from ..files.text_files import compare_digest, readable
 from ..machine_limits import threads_within_limits, usable_cores
+from ..options.checks import shown
 from .manifest import (
     ADAPTER_ENDING,
     GRAPH,
@@ -83,7 +84,8 @@ def check_list(folder: Path, manifest: Manifest) -> None:
         raise PackageError(f"{folder / MANIFEST} does not list {extra[0]}, which is in the folder; export or copy the model again")
     for name, expected in manifest.files.items():
         if not is_allowed(name) or not re.fullmatch(r"[0-9a-f]{64}", str(expected.sha256)):
-            raise PackageError(f"{folder / MANIFEST} lists {name!r}, which is not a file of a model folder; export the model again")
+            named = f"{folder / MANIFEST} lists {shown(name)}"
+            raise PackageError(f"{named}, which is not a file of a model folder; export the model again")
         path = folder / name
         if not path.is_file():
             raise PackageError(f"{folder} is incomplete: {name} is missing; export or copy it again")

@@ -297,7 +297,7 @@ def convert_record(cls: type[Any], value: dict[str, object], where: str) -> obje
     """Convert a JSON object to a dataclass, field by field."""
     fields, kinds = {field.name: field for field in dataclasses.fields(cls)}, get_type_hints(cls)
     if unknown := sorted(value.keys() - fields.keys()):
-        raise PackageError(f"{where} has the unknown key {unknown[0]!r}; upgrade with: pip install -U onnx-textgen")
+        raise PackageError(f"{where} has the unknown key {shown(unknown[0])}; upgrade with: pip install -U onnx-textgen")
     required = [n for n, f in fields.items() if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING]
     if missing := [name for name in required if name not in value]:
         raise PackageError(f"{where} lacks the key {missing[0]!r}; export the model again")

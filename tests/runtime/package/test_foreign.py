@@ -281,7 +281,9 @@ def test_files_that_are_no_graph_are_refused_at_once(content: bytes, tmp_path: P
 
 REFUSED = {
     "geometry.head_size should be at least 1 and at most 16,777,216": lambda folder: lacking(folder, head_size=2**40),
-    "names the graph '../model.onnx', which is not in the folder": lambda folder: lacking(folder, filename="../model.onnx"),
+    "names '../model.onnx' as its graph, which is not in the folder": lambda folder: lacking(folder, filename="../model.onnx"),
+    "names a list as its graph, which is not in the folder": lambda folder: lacking(folder, filename=[None] * 1000),
+    f"names '{'x' * 37}...' as its graph": lambda folder: lacking(folder, filename="x" * 1000),
     "it lacks the output 'xxx": lambda folder: lacking(folder, outputs={"logits": "scores", "present_key_names": "x" * 10_000}),
     "describes a pipeline of several graphs": lambda folder: lacking(folder, pipeline=[{}]),
     "needs the input 'inputs_embeds'": lambda folder: with_input(folder, "inputs_embeds"),
