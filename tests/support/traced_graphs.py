@@ -18,6 +18,8 @@ from onnx_textgen_export.sources.source import Source
 Trace = Callable[..., ir.Model]
 LIBRARIES = {"torch", "transformers", "peft", "onnx_textgen_export"}
 SCALAR = (bool, int, float, str, tuple, type(None))
+UNTRACED = {"_name_or_path", "architectures", "bos_token_id", "eos_token_id"}
+"""What of a config no forward reads."""
 SMALL = 4096
 """Elements of a table (of positions, of signs) that is a part of what the module is: code may have read it while it was traced."""
 
@@ -38,7 +40,7 @@ def described(source: Source, target: Target, outputs: Sequence[str], **more: bo
     yield repr((target, list(outputs), sorted(more.items()), torch.is_grad_enabled()))
     yield repr((source.geometry, source.cache, source.attention_path, source.one_token, source.head is None))
     yield repr(source.encoder and (source.encoder.cross, source.encoder.source_length))
-    yield repr({key: value for key, value in module.config.to_dict().items() if key != "_name_or_path"})
+    yield repr({key: value for key, value in module.config.to_dict().items() if key not in UNTRACED})
     for name, part in module.named_modules():
         own = {key: value for key, value in vars(part).items() if isinstance(value, SCALAR) and key != "name_or_path"}
         yield repr((name, type(part), sorted(own.items(), key=lambda item: item[0])))
