@@ -51,11 +51,11 @@ def feed_one_by_one(decoder: Decoder, ids: list[int]) -> Logits:
 
 
 def feed_in_pieces(decoder: Decoder, ids: list[int]) -> Logits:
-    """Chunks of 1, 2, 3 ... tokens, each over the cache of those before."""
+    """Chunks of 1, 2, 4 ... tokens, each over the cache of those before."""
     parts, start, size = [], 0, 1
     while start < len(ids):
         parts.append(decoder.feed(ids[start : start + size], every_position=True))
-        start, size = start + size, size + 1
+        start, size = start + size, 2 * size
     return np.concatenate(parts)
 
 
