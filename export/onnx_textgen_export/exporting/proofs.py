@@ -46,7 +46,8 @@ def prove_package(
 
     roundings: what was rounded of the weights, if anything.
     """
-    precision, graph, more, reference = options.chosen_precision, folder / GRAPH, dict[str, Any](), Reference(source)
+    precision, graph, more = options.chosen_precision, folder / GRAPH, dict[str, Any]()
+    reference = Reference(source)
     report("compare with PyTorch")
     compared = prove_with_rounding(
         reference, weights, graph, ids, precision=precision, remedy=REMEDIES[precision], roundings=roundings

@@ -167,7 +167,7 @@ def read_once(file: GGUFFile) -> Iterator[None]:
     reader, table = gguf.GGUFReader, gguf.get_tensor_name_map
 
     def known_reader(path: str) -> gguf.GGUFReader:
-        return file.first if Path(path) == file.paths[0] else reader(path)
+        return file.first_reader if Path(path) == file.paths[0] else reader(path)
 
     vars(gguf).update(GGUFReader=known_reader, get_tensor_name_map=functools.cache(table))
     try:

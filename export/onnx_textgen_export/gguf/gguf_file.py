@@ -25,6 +25,7 @@ MOST_ITEMS = 1 << 21
 MOST_ENTRIES, MOST_TENSORS = 10_000, 200_000
 MOST_DIMENSIONS = 4
 VOCABULARY = "tokenizer.ggml."
+"""What the keys of the tokenizer begin with."""
 PLAIN_KINDS = frozenset({"F64", "F32", "F16", "BF16"})
 """Kinds of tensors that are not quantised."""
 
@@ -103,7 +104,7 @@ class GGUFFile:
                 self.metadata = {key: field.contents() for key, field in reader.fields.items()} | self.metadata
         if not self.tensors:
             raise ExportError(f"{path} holds no tensors; give the file, or the first part, that holds the model")
-        self.first = without_vocabulary(readers[0])
+        self.first_reader = without_vocabulary(readers[0])
         """Of the first part, which says what the model is."""
 
     def kind(self, name: str) -> str:

@@ -21,8 +21,9 @@ from onnx_textgen.options.checks import shown
 
 from ..errors import ExportError
 from ..tokenization.sentencepiece import GIVE_TOKENIZER, SPACE, build_normalizer
+from .gguf_file import VOCABULARY
 
-PREFIX, TEMPLATE = "tokenizer.ggml.", "tokenizer.chat_template"
+TEMPLATE = "tokenizer.chat_template"
 WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)"
 """GPT-2's split."""
 SPLITS: dict[str, tuple[str, ...]] = {
@@ -63,10 +64,10 @@ NEUTRAL: dict[str, Any] = {"add_sep_token": False}
 
 def write_tokenizer(path: Path, metadata: Mapping[str, Any], folder: Path) -> None:
     """Write the tokenizer and the chat templates of a GGUF file; raises `ExportError` for what cannot be made as in llama.cpp."""
-    given = {key.removeprefix(PREFIX): value for key, value in metadata.items() if key.startswith(PREFIX)}
+    given = {key.removeprefix(VOCABULARY): value for key, value in metadata.items() if key.startswith(VOCABULARY)}
     for key, value in given.items():
         if key not in OBEYED | HARMLESS and value != NEUTRAL.get(key):
-            raise ExportError(f"{path} sets {PREFIX}{shown(key)[1:-1]}, which is not read; {GIVE_TOKENIZER}")
+            raise ExportError(f"{path} sets {VOCABULARY}{shown(key)[1:-1]}, which is not read; {GIVE_TOKENIZER}")
     try:
         wrapper = AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name, local_files_only=True, trust_remote_code=False)
         follow(wrapper.backend_tokenizer, given, path)

@@ -54,9 +54,7 @@ def on_webgpu(*arguments: str, code: str = WRITE) -> subprocess.CompletedProcess
     ("package", "count", "tolerance"),
     by_cost(
         [(PACKAGES / "ort", 80, 1e-4)],  # float32; its cache grows on the way
-        rare=[
-            (embedded_packages()["tiny-transformer"], 12, 1.0)
-        ],  # 8 bits, whose shaders take the simulated GPU a minute and a half
+        rare=[(embedded_packages()["tiny-transformer"], 12, 1.0)],  # 8 bits, whose shaders a simulated GPU makes in a minute
     ),
 )
 def test_text_forks_and_scores_are_those_of_the_cpu(package: Path, count: int, tolerance: float) -> None:

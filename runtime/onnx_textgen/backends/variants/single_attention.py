@@ -30,6 +30,7 @@ from ...files.onnx_graph import (
     make_value_info,
 )
 from ...files.onnx_wire import Message
+from ...options.checks import shown
 from ..signature import CacheTensor
 
 GROUP_SIZES = (2, 1, 2, 4)
@@ -136,7 +137,8 @@ def find_layers(graph: Message, cache: Sequence[CacheTensor]) -> dict[str, Layer
         pasts = [by_past.pop(past, None) for past in inputs[PAST]]
         key, value = pasts if len(pasts) == 2 else (None, None)
         if key is None or value is None or outputs[1:] != [key.present, value.present] or any(inputs[BIAS]):
-            raise PackageError(f"its attention {outputs[0]!r} has inputs or outputs other than queries, keys and values in place")
+            named = f"its attention {shown(outputs[0])}"
+            raise PackageError(f"{named} has inputs or outputs other than queries, keys and values in place")
         if value.shape[-1] is None or value.kind != "shared" or value.dtype.kind != "f":
             raise PackageError(f"its {value.past} has a size or type that is not supported")
         heads = {each.text(ATTRIBUTE.NAME): each.number(ATTRIBUTE.INT) for each in node.messages(NODE.ATTRIBUTE)}["num_heads"]
