@@ -18,12 +18,21 @@ END_OF_TURN = 2
 TEMPLATE = "{% for message in messages %}<{{ message.role }}>{{ message.content }}{% endfor %}"
 SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
 
+SCALES_OF_K_QUANTS = {
+    gguf.GGMLQuantizationType.Q2_K: {80: 4, 82: 6},
+    gguf.GGMLQuantizationType.Q3_K: {108: 4},
+    gguf.GGMLQuantizationType.Q4_K: {0: 1, 2: 7.5},
+    gguf.GGMLQuantizationType.Q5_K: {0: 0.5, 2: 7.75},
+    gguf.GGMLQuantizationType.Q6_K: {208: 1},
+}
+"""At which bytes of a block float16 scales of scales are, and of minima; how large, so that weights are around zero."""
+
 
 def tiny_model(kind: str, **changes: Any) -> Any:
     """A model of that type of transformers, with drawn weights."""
     torch.manual_seed(0)
     config = transformers.AutoConfig.for_model(
-        kind, **SIZES, vocab_size=len(WORDS), max_position_embeddings=128, bos_token_id=0, eos_token_id=1, **changes
+        kind, vocab_size=len(WORDS), max_position_embeddings=128, bos_token_id=0, eos_token_id=1, **(SIZES | changes)
     )
     model = transformers.AutoModelForCausalLM.from_config(config)
     model.train(False)
@@ -37,6 +46,18 @@ def permuted(weight: np.ndarray, heads: int) -> np.ndarray:
     """Rows as llama.cpp's converter orders those of Llama's queries and keys: the two of a rotary pair side by side."""
     halves = weight.reshape(heads, 2, weight.shape[0] // heads // 2, *weight.shape[1:])
     return halves.swapaxes(1, 2).reshape(weight.shape)
+
+
+def quantised(values: np.ndarray, kind: gguf.GGMLQuantizationType) -> np.ndarray:
+    """A matrix in a quantisation; drawn blocks of this size where llama.cpp's package only reads it, as for K-quants."""
+    if kind not in SCALES_OF_K_QUANTS:
+        return gguf.quantize(values, kind)
+    draw, (weights, size) = np.random.default_rng(values.size), gguf.GGML_QUANT_SIZES[kind]
+    blocks = draw.integers(0, 256, (len(values), values.shape[1] // weights, size), dtype=np.uint8)
+    step = draw.uniform(2e-5, 1e-4, blocks.shape[:2])
+    for place, times in SCALES_OF_K_QUANTS[kind].items():
+        blocks[..., place : place + 2] = (step * times).astype(np.float16)[..., None].view(np.uint8)
+    return blocks.reshape(len(values), -1)
 
 
 def write_gguf(
@@ -87,7 +108,7 @@ def write_gguf(
         turns = architecture == "llama" and layer in heads
         values = permuted(values, heads[layer]) if turns else values
         quantisation = gguf.GGMLQuantizationType[kind if values.ndim == 2 else "F32"]
-        data = gguf.quantize(values, quantisation)
+        data = quantised(values, quantisation)
         writer.add_tensor(f"{names.get_name(stem)}.{suffix}", data, raw_dtype=quantisation)
         read = gguf.dequantize(data, quantisation)
         stored[name] = read if not turns else read.reshape(heads[layer], -1, 2, read.shape[1]).swapaxes(1, 2).reshape(read.shape)

@@ -16,6 +16,7 @@ from onnx_textgen.errors import first_line
 from onnx_textgen.package.manifest import Target
 
 from ..errors import ExportError, innermost
+from ..passes.graph.accuracy import FLOAT32, ROUNDED
 from ..passes.quantization.options import Quantization
 from ..passes.quantization.plan import Plan
 from ..passes.quantization.rounding import Roundings
@@ -24,6 +25,7 @@ from ..sources.source import Source
 from ..sources.stored_form import StoredForm
 from ..tokenization.text_assets import TextAssets
 from ..weights.streamed import Weights
+from .activations import compute_at, costly_products, layer_name
 from .code_search import SMALLER_BLOCKS, Calibrated, calibrate
 from .matrices import find_matrices
 from .mix import Mix, cheapest_mix, describe_mix
@@ -38,6 +40,8 @@ OF_ACTIVATIONS = 0.002
 CALIBRATION_GAP = 1.16
 """Assumed ratio of the loss on another text to that on the calibration text, until it has been measured."""
 MOST_ATTEMPTS = 6
+WORTH_FLOAT32 = 0.95
+"""Products compute in float32 if the loss falls below this share, because they take two to three times as long."""
 WORTH_USING = 0.95
 """A package that uses this share of the budget is accepted; below it, smaller ones are tried."""
 
@@ -85,6 +89,8 @@ class Measured:
     quality: dict[str, Quality]
     """By kind of text, and for `all`."""
     roundings: Roundings
+    unrounded: tuple[str, ...] = ()
+    """Layers that do not round their inputs (see `activations`)."""
 
     @property
     def loss(self) -> float:
@@ -102,6 +108,7 @@ class Measured:
             | ({"ternary": ternary} if ternary else {})
             | ({"as_stored": kept} if kept else {})
             | ({"sources": self.roundings.sources(stored)} if stored else {})
+            | ({"unrounded_inputs": list(self.unrounded)} if self.unrounded else {})
         )
         options = self.attempt.options
         if self.roundings.keeps_all:  # no other option took effect
@@ -142,9 +149,10 @@ def round_within_budget(traced: Traced, *, options: Quantization, budget: Budget
         report(f"write {describe(attempt)}")
         plan = calibrated.plan(attempt.mix) if calibrated is not None and attempt.mix else None
         size, roundings = write(attempt.options, plan)
-        measuring = begin("measure the rounding", report)
         assert roundings is not None, "there are options"
-        return Measured(attempt, size, meter.measure(traced.graph, measuring), roundings)
+        rounds = attempt.options.accuracy_level == ROUNDED and attempt.options.activations is None
+        quality, unrounded = measure(traced.graph, meter, report, rounds_inputs=rounds)
+        return Measured(attempt, size, quality, roundings, unrounded)
 
     while (attempt := next_attempt(tried, options, calibrated, budget, limit)) is not None:
         tried.append(make(attempt))
@@ -155,6 +163,25 @@ def round_within_budget(traced: Traced, *, options: Quantization, budget: Budget
         best = make(best.attempt)
     report(verdict(best, tried, limit, budget))
     return best
+
+
+def measure(
+    graph: Path, meter: QualityMeter, report: Report, *, rounds_inputs: bool
+) -> tuple[dict[str, Quality], tuple[str, ...]]:
+    """Measure a package, with its costly products in float32 if that helps; returns the quality, and the names of their layers."""
+    quality = meter.measure(graph, begin("measure the rounding", report))
+    if not rounds_inputs:
+        return quality, ()
+    report("measure the rounding of inputs")
+    costly = costly_products(meter.source, graph, [windows[0] for windows in meter.texts.values()])
+    if not costly:
+        return quality, ()
+    compute_at(graph.parent, costly, FLOAT32)
+    better = meter.measure(graph, begin(f"measure with {len(costly)} products in float32", report))
+    if better["all"].kl_mean < WORTH_FLOAT32 * quality["all"].kl_mean:
+        return better, tuple(map(layer_name, costly))
+    compute_at(graph.parent, costly, ROUNDED)
+    return quality, ()
 
 
 def begin(stage: str, report: Report) -> Report:
@@ -292,6 +319,7 @@ def verdict(best: Measured, tried: Sequence[Measured], limit: float, budget: Bud
         f"rounding: {forms_of(best)}; KL {quality.kl_mean:.4f} on {quality.tokens:,} tokens, "
         f"same top-1 {quality.top1_agreement:.1%}, perplexity {quality.perplexity_change:+.1%}"
     )
+    line += f"; {', '.join(best.unrounded)} compute{'s' if len(best.unrounded) == 1 else ''} in float32" if best.unrounded else ""
     if best.roundings.keeps_all:
         inputs = ", the inputs of products are rounded to 8 bits" if best.attempt.options.accuracy_level == 4 else ""
         return f"{line}; every matrix keeps its numbers{inputs}"

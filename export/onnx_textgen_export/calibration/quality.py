@@ -16,7 +16,7 @@ from onnx_textgen.inference.graph_runner import Logits
 
 from ..errors import as_export_error
 from ..proof.measures import ROWS_AT_A_TIME, Quality, log_softmax
-from ..proof.scenarios import decoders_of, open_encoder
+from ..proof.scenarios import decoders_of, fed, open_encoder
 from ..sources.source import Source
 from ..weights.streamed import Weights
 from .texts import WINDOW
@@ -95,14 +95,6 @@ class QualityMeter:
                 found[kind] = Positions.joined(parts)
         everything = Positions.joined(list(found.values()))
         return {kind: each.summary() for kind, each in (found | {"all": everything}).items()}
-
-
-def fed(decoder: Decoder, window: list[int]) -> Iterator[Logits]:
-    """Logits of every token of a text, in slices; an encoder-decoder has read the same text as its source."""
-    can = decoder.capabilities
-    step = 1 if can.takes_single_tokens else len(window) if not can.appends else 4 * ROWS_AT_A_TIME
-    for start in range(0, len(window), step):
-        yield decoder.feed(window[start : start + step], every_position=True)
 
 
 def compare(got: Iterator[Logits], want: npt.NDArray[np.float32], window: list[int]) -> Positions:

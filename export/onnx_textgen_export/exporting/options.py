@@ -103,9 +103,10 @@ class ExportOptions:
             )
         if options is None:
             return None
-        uncalibrated = options.method == "calibrated" and not self.chosen_budget.calibrates
-        method = "k_quant" if uncalibrated else options.method
-        return dataclasses.replace(options, method=method, keeps_offsets=self.precision == AS_STORED)
+        budget, keeps = self.chosen_budget, self.precision == AS_STORED
+        calibrates = budget.calibrates and (not keeps or budget.calibration is not None)  # hardly anything is left to round
+        method = "k_quant" if options.method == "calibrated" and not calibrates else options.method
+        return dataclasses.replace(options, method=method, keeps_stored=keeps)
 
 
 class ExportKeywords(TypedDict, total=False):

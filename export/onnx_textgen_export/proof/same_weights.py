@@ -12,10 +12,11 @@ import contextlib
 import dataclasses
 import functools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import onnx_ir as ir
+from onnxruntime import SessionOptions
 
 from onnx_textgen.backends.onnxruntime_session import OnnxRuntimeSession, make_options, open_on, open_session
 from onnx_textgen.backends.protocol import CPU
@@ -50,20 +51,29 @@ EXPERTS = "ORT_QMOE_CPU_QNBIT_GEMM"
 
 
 @contextlib.contextmanager
+def opened_after(graph: Path, change: Callable[[ir.Graph], None], options: SessionOptions) -> Iterator[OnnxRuntimeSession]:
+    """A graph after a change, opened in the folder of its weights."""
+    model, changed = ir.load(graph), graph.with_name(f"changed_{graph.name}")
+    change(model.graph)
+    try:
+        ir.save(model, changed)
+        del model
+        yield open_on(changed, CPU, options)
+    finally:
+        changed.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
 def in_float32(graph: Path) -> Iterator[OnnxRuntimeSession]:
-    """The graph of a quantised package, opened in the folder of its weights, with all products in float32."""
-    model = ir.load(graph)
-    multiply_in_float32(model.graph)
-    exact, before = graph.with_name(f"exact_{graph.name}"), os.environ.get(EXPERTS)
+    """The graph of a quantised package with all products in float32."""
+    before = os.environ.get(EXPERTS)
     os.environ[EXPERTS] = "fp32"
     try:
-        ir.save(model, exact)
-        del model
         options = make_options(None)
         options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", str(FLOAT32))
-        yield open_on(exact, CPU, options)
+        with opened_after(graph, multiply_in_float32, options) as session:
+            yield session
     finally:
-        exact.unlink(missing_ok=True)
         del os.environ[EXPERTS]
         if before is not None:
             os.environ[EXPERTS] = before

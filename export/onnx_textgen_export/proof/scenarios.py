@@ -40,6 +40,14 @@ MOST_LOGITS = 1 << 25
 """Most logits of the long text that are compared; with a vocabulary of 128,000, those of its last 260 positions."""
 
 
+def fed(decoder: Decoder, ids: list[int]) -> Iterator[Logits]:
+    """Logits of every token of a text, in slices; an encoder-decoder has read the same text as its source."""
+    can = decoder.capabilities
+    step = 1 if can.takes_single_tokens else len(ids) if not can.appends else 4 * ROWS_AT_A_TIME
+    for start in range(0, len(ids), step):
+        yield decoder.feed(ids[start : start + step], every_position=True)
+
+
 def feed_whole(decoder: Decoder, ids: list[int]) -> Logits:
     """All tokens in one run."""
     return decoder.feed(ids, every_position=True)
@@ -97,14 +105,23 @@ class NewDecoder(Protocol):
 
 
 def decoders_of(
-    source: Source, session: OnnxRuntimeSession, adapter: ProvenAdapter | None = None, *, encoder: OnnxRuntimeSession | None = None
+    source: Source,
+    session: OnnxRuntimeSession,
+    adapter: ProvenAdapter | None = None,
+    *,
+    encoder: OnnxRuntimeSession | None = None,
+    extra_outputs: Sequence[str] = (),
 ) -> NewDecoder:
-    """Return a maker of decoders for a session, or its graph with adapters; `encoder`: the graph that reads the sources."""
+    """Return a maker of decoders for a session, or its graph with adapters; `encoder`: the graph that reads the sources.
+
+    extra_outputs: see `Decoder`.
+    """
     opened, name = (session, None) if adapter is None else (adapter.opened(session), adapter.name)
     reader = None if encoder is None else GraphEncoder(encoder, list(session.encoder_inputs))
 
     def decoder(*source_ids: Sequence[int]) -> Decoder:
-        made = Decoder(opened, source.geometry, rows=max(len(source_ids), 1), adapter=name, encoder=reader)
+        rows = max(len(source_ids), 1)
+        made = Decoder(opened, source.geometry, rows=rows, adapter=name, encoder=reader, extra_outputs=extra_outputs)
         for row, ids in enumerate(source_ids if reader is not None else ()):
             made.read_source(ids, row=row)
         return made

@@ -49,6 +49,8 @@ class Form:
     zeros: Zeros = "none"
     scales: Scales = "half"
     """Ternary matrices have one scale per row; float32 scales are for matrices whose scales are no float16 numbers."""
+    is_costly: bool = False
+    """Rounding to `bits` takes fewer bytes or operators: only a source that is kept as stored gets this form."""
 
     def bytes_of(self, count: int) -> int:
         """Bytes of `count` weights with their scales and zero points."""
@@ -113,16 +115,24 @@ def grids(bits: Bits) -> tuple[Form, ...]:
 
 
 TERNARY = Form("ternary", 2, BLOCK_SIZE, round_ternary, scales="rows")
+COSTLY_FORMS = (
+    Form("4 bits in blocks of 16 with offsets", 4, 16, functools.partial(find_offset_grid, bits=2), "offsets", is_costly=True),
+    Form("int8 in blocks of 16", 8, 16, functools.partial(find_grid, bits=8, symmetric=True), is_costly=True),
+    Form("8 bits in blocks of 32 with offsets", 8, 32, functools.partial(find_offset_grid, bits=5), "offsets", is_costly=True),
+)
+"""Q2_K, Q6_K, and Q5_1 and Q5_K of llama.cpp."""
 FORMS = (
     TERNARY,
     Form("Q4_0", 4, GGUF_BLOCK_SIZE, functools.partial(round_symmetric, bits=4)),
     *grids(4),
     Form("4 bits in blocks of 32 with offsets", 4, GGUF_BLOCK_SIZE, functools.partial(find_offset_grid, bits=4), "offsets"),
+    COSTLY_FORMS[0],
     Form("Q8_0", 8, GGUF_BLOCK_SIZE, round_to_127),
     *grids(8),
+    *COSTLY_FORMS[1:],
 )
-"""Those with the fewest bits first; Q4_0 and Q8_0 are llama.cpp's blocks, whose scales their extremes tell. The form with offsets
-holds its Q4_1 and Q4_K. Wider K-quants have none: 8 bits in blocks of 16 are larger and slower than rounding them to 8 bits."""
+"""Those with the fewest bits first; Q4_0 and Q8_0 are llama.cpp's blocks, whose scales their extremes tell. 4 bits with offsets hold
+its Q4_1 and Q4_K, int4 in blocks of 16 its Q3_K, int8 in blocks of 32 its Q5_0."""
 
 
 def mark_lossless(graph: ir.Graph, stored: Mapping[str, StoredForm]) -> None:
@@ -178,9 +188,9 @@ def lossless_form(tensor: ir.TensorProtocol, bits: Bits, options: Quantization, 
 
 def may_keep(form: Form, bits: Bits, options: Quantization, *, is_table: bool) -> bool:
     """Return whether a form replaces rounding to `bits` bits; rows of a table have neither 2 bits nor offsets."""
-    if form.zeros == "offsets":
-        return not is_table and (bits == form.bits or options.keeps_offsets)
-    return form.bits <= bits and not (is_table and form.bits == 2)
+    if form.bits > bits or (is_table and (form.bits == 2 or form.zeros == "offsets")):
+        return False
+    return options.keeps_stored or not (form.is_costly or (form.zeros == "offsets" and form.bits < bits))
 
 
 def rounded_parameters(graph: ir.Graph, options: Quantization) -> list[str]:

@@ -51,9 +51,8 @@ class Quantization:
     """float16 for everything but quantised matrices: inputs of products, the cache and the logits; None: float32."""
     accuracy_level: Literal[0, 1, 4] = 4
     """Arithmetic of products in ONNX Runtime: 4 is int8, 1 float32, 0 leaves the choice to it."""
-    keeps_offsets: bool = False
-    """Matrices of 4 bits with offsets keep their numbers also where 8 bits are asked for, instead of being rounded to 8 bits, which
-    needs no second product."""
+    keeps_stored: bool = False
+    """Matrices keep their numbers also where that takes more bytes or operators than rounding them to the bits asked for."""
 
     def __post_init__(self) -> None:
         widths = {"head bits": self.head_bits, "sensitive bits": self.sensitive_bits, "all bits": self.all_bits}
@@ -92,7 +91,7 @@ class Quantization:
 
     def as_record(self) -> dict[str, Any]:
         """As plain data, for the manifest, without unset fields; what was kept is counted there by form."""
-        record = dataclasses.asdict(self) | {"finer_blocks": self.finer_blocks or None, "keeps_offsets": None}
+        record = dataclasses.asdict(self) | {"finer_blocks": self.finer_blocks or None, "keeps_stored": None}
         return {name: value for name, value in record.items() if value is not None}
 
 

@@ -78,6 +78,8 @@ def in_words(name: str, value: object) -> str:
         return f"{name} {', '.join(sizes)}"
     if isinstance(value, bool):
         return name if value else f"not {name}"
+    if isinstance(value, list):
+        return f"{name} of {', '.join(map(str, value))}"
     if name == "activations":
         return f"{value} {name}"
     if name == "ternary":

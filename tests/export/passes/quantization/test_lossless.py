@@ -20,19 +20,30 @@ from onnx_textgen.package.manifest import GRAPH
 from onnx_textgen_export import export
 from onnx_textgen_export.passes.quantization.lossless import FORMS, find_form
 from support.examples import examples
-from support.gguf_files import SIZES, tiny_model, write_gguf
+from support.gguf_files import SIZES, quantised, tiny_model, write_gguf
 
 BY_NAME = {form.name: form for form in FORMS}
 OFFSETS = "4 bits in blocks of 32 with offsets"
-FORM_OF = {"Q4_0": "Q4_0", "Q8_0": "Q8_0", "Q4_1": OFFSETS, "Q5_0": "int8 in blocks of 32"}
+FORM_OF = {
+    "Q4_0": "Q4_0",
+    "Q8_0": "Q8_0",
+    "Q4_1": OFFSETS,
+    "Q5_0": "int8 in blocks of 32",
+    "Q5_1": "8 bits in blocks of 32 with offsets",
+    "Q2_K": "4 bits in blocks of 16 with offsets",
+    "Q3_K": "int4 in blocks of 16",
+    "Q4_K": OFFSETS,
+    "Q5_K": "8 bits in blocks of 32 with offsets",
+    "Q6_K": "int8 in blocks of 16",
+}
 """By llama.cpp's name of a quantisation: the form that holds it."""
 
 
 def stored_as(name: str, outputs: int, inputs: int, seed: int, size: float) -> np.ndarray:
-    """A matrix that llama.cpp's own package rounded."""
+    """A matrix of a GGUF file."""
     kind = gguf.GGMLQuantizationType[name]
     values = np.random.default_rng(seed).standard_normal((outputs, inputs)).astype(np.float32) * np.float32(size)
-    return gguf.dequantize(gguf.quantize(values, kind), kind)
+    return gguf.dequantize(quantised(values, kind), kind)
 
 
 @examples(40)
@@ -44,10 +55,12 @@ def stored_as(name: str, outputs: int, inputs: int, seed: int, size: float) -> n
     inputs_first=st.booleans(),
 )
 def test_what_llama_cpp_rounded_is_known_by_its_form(name: str, outputs: int, blocks: int, seed: int, inputs_first: bool) -> None:
-    matrix = stored_as(name, outputs, 32 * blocks, seed, 10.0 ** (seed % 5 - 3))
+    size = 256 if name.endswith("K") else 32
+    matrix = stored_as(name, outputs, size * blocks, seed, 10.0 ** (seed % 5 - 3))
     found = find_form(matrix.T if inputs_first else matrix, inputs_first=inputs_first)
     assert found is not None
     assert dataclasses.replace(found, scales="half") == BY_NAME[FORM_OF[name]]
+    assert found.scales_for(matrix) == found.scales, "it gives every number back"
 
 
 @examples(60)
@@ -105,9 +118,27 @@ def test_one_number_beside_the_grid_is_enough_to_round_again(name: str, row: int
     assert find_form(matrix, inputs_first=False) is None
 
 
-def test_a_matrix_of_another_width_or_of_a_finer_form_is_none() -> None:
+@pytest.mark.parametrize("kind", sorted({*FORM_OF} - {"Q4_0", "Q8_0", "Q4_1"}))
+def test_a_file_of_any_quantisation_keeps_its_numbers_without_calibration(tmp_path: Path, kind: str) -> None:
+    model, stages = tiny_model("llama", hidden_size=256, intermediate_size=256, tie_word_embeddings=False), list[str]()
+    write_gguf(tmp_path / "model.gguf", model, "llama", kind=kind)
+    made = export(tmp_path / "model.gguf", tmp_path / "out", report=stages.append)
+    quantization, certificate = made.manifest.quantization, made.manifest.certificate
+    assert list(quantization["as_stored"]) == [FORM_OF[kind]]
+    assert "lm_head" in quantization["sources"][kind]["kept"]
+    assert not any("calibrate" in stage for stage in stages)
+    assert max(each["logits_error"] for each in certificate["same_weights"]) < 1e-4
+
+
+def test_forms_that_take_more_than_rounding_are_for_a_source_that_is_kept_as_stored(tmp_path: Path) -> None:
+    write_gguf(tmp_path / "model.gguf", tiny_model("llama", hidden_size=256, intermediate_size=256), "llama", kind="Q6_K")
+    for precision in ("int8", "int4"):
+        made = export(tmp_path / "model.gguf", tmp_path / precision, precision=precision)
+        assert "as_stored" not in made.manifest.quantization
+
+
+def test_a_matrix_whose_width_has_no_whole_blocks_has_no_form() -> None:
     assert find_form(np.random.default_rng(0).standard_normal((4, 48)).astype(np.float32), inputs_first=False) is None
-    assert find_form(stored_as("Q5_1", 4, 64, 0, 1.0), inputs_first=False) is None
 
 
 def matrices_of(folder: Path) -> list[np.ndarray]:

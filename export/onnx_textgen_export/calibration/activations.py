@@ -1,0 +1,111 @@
+"""Products that lose too much by rounding their inputs to 8 bits, and compute in float32 instead.
+
+At accuracy level 4 the inputs of a product are rounded in blocks with a common scale. In a few layers the first tokens have inputs
+hundreds of times as large as usual ("massive activations", Sun et al. 2024), which round their neighbours in a block to nothing; a
+single such product can cost ten times as much as all others together. The real kernels show which: every product of 4 bits runs a
+second time with its inputs as they are, and the outputs are compared. Products of 8 bits keep level 4, because ONNX Runtime's
+kernels without rounding unpack the whole matrix for every token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from onnx_textgen.backends.onnxruntime_session import make_options
+
+from ..passes.graph.accuracy import FLOAT32, ROUNDED, accuracy_of, set_accuracy
+from ..passes.graph.linear import add_constant
+from ..proof.same_weights import opened_after
+from ..proof.scenarios import decoders_of, fed, open_encoder
+from ..sources.source import Source
+
+COSTLY = 0.5
+"""Largest error of an output, relative to the usual size of outputs, from which a product is costly. Others have 0.01 to 0.1; an
+error of 0.4 at the first token of SmolLM2 changes no prediction, 0.9 at a later token of Qwen2.5-Coder-0.5B does."""
+WORK = 2e11
+"""Parameters times tokens of a text."""
+FEWEST_TOKENS, MOST_TOKENS = 64, 256
+
+
+def costly_products(source: Source, graph: Path, texts: Sequence[list[int]]) -> list[str]:
+    """The names of the codes of products of 4 bits that lose too much by rounding their inputs, on the beginnings of texts."""
+    names, found = list[str](), list[list[npt.NDArray[np.float32]]]()
+
+    def add_twins(model: ir.Graph) -> None:
+        names.extend(compare_with_float32(model))
+
+    parameters = sum(each.numel() for each in source.module.parameters())
+    most = int(min(max(WORK / parameters, FEWEST_TOKENS), MOST_TOKENS))
+    with opened_after(graph, add_twins, make_options(None)) as session:
+        outputs = [output for place in range(len(names)) for output in outputs_of(place)]
+        new_decoder = decoders_of(source, session, encoder=open_encoder(source, graph), extra_outputs=outputs)
+        for text in texts if names else ():
+            decoder = new_decoder(text[:most])
+            found += [[each.ravel() for each in decoder.last_extra_outputs] for _ in fed(decoder, text[:most])]
+    sizes = [np.concatenate(each) for each in zip(*found, strict=True)]
+    return [name for name, errors, usual in zip(names, sizes[::2], sizes[1::2], strict=True) if is_costly(errors, usual)]
+
+
+def is_costly(errors: npt.NDArray[np.float32], outputs: npt.NDArray[np.float32]) -> bool:
+    """Return whether the largest error of a token's outputs is large beside the usual size of outputs; both are norms [tokens]."""
+    return len(errors) > 0 and bool(errors.max() > COSTLY * np.median(outputs))
+
+
+def outputs_of(place: int) -> tuple[str, str]:
+    """The names of the outputs that tell the norms of errors and of outputs of a product."""
+    return f"rounded_inputs.error.{place}", f"rounded_inputs.size.{place}"
+
+
+def compare_with_float32(graph: ir.Graph) -> list[str]:
+    """Add outputs that compare every product of 4 bits with one that does not round its inputs; returns the names of their codes."""
+    products = [node for node in graph if is_four_bits(node) and accuracy_of(node) == ROUNDED]
+    for place, node in enumerate(products):
+        twin = ir.node(node.op_type, list(node.inputs), dict(node.attributes), domain=node.domain)
+        set_accuracy(twin, FLOAT32)
+        error = ir.node("Sub", [node.outputs[0], twin.outputs[0]])
+        axis = add_constant(graph, f"rounded_inputs.axis.{place}", ir.tensor(np.array([-1])))
+        norms = [ir.node("ReduceL2", [each.outputs[0], axis], {"keepdims": 0}) for each in (error, twin)]
+        graph.insert_after(node, [twin, error, *norms])
+        for norm, name in zip(norms, outputs_of(place), strict=True):
+            value = norm.outputs[0]
+            value.name, value.type = name, ir.TensorType(ir.DataType.FLOAT)
+            graph.outputs.append(value)
+    return [codes_of(node) for node in products]
+
+
+def compute_at(folder: Path, names: Sequence[str], level: int) -> None:
+    """Set the accuracy level of the products of 4 bits with these codes, in all graphs of a folder."""
+    wanted = frozenset(names)
+    for path in folder.rglob("*.onnx"):
+        model = ir.load(path)
+        found = [node for node in model.graph if is_four_bits(node) and codes_of(node) in wanted]
+        for node in found:
+            set_accuracy(node, level)
+        if found:
+            ir.save(model, path)
+
+
+def is_four_bits(node: ir.Node) -> bool:
+    """Return whether a node is a product with a matrix of 4 bits."""
+    return node.op_type == "MatMulNBits" and node.attributes["bits"].as_int() == 4
+
+
+def codes_of(node: ir.Node) -> str:
+    """The name of a product's codes."""
+    codes = node.inputs[1]
+    assert codes is not None, "the operator has them"
+    return str(codes.name)
+
+
+def layer_name(codes: str) -> str:
+    """The name of a layer, from that of its codes.
+
+    >>> layer_name("module.model.layers.2.mlp.down_proj.weight.transposed.codes")
+    'model.layers.2.mlp.down_proj'
+    """
+    return codes.removeprefix("module.").removesuffix(".codes").removesuffix(".transposed").removesuffix(".weight")
