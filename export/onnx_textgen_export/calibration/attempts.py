@@ -29,7 +29,7 @@ from .activations import compute_at, costly_products, layer_name
 from .code_search import SMALLER_BLOCKS, Calibrated, calibrate
 from .matrices import find_matrices
 from .mix import Mix, cheapest_mix, describe_mix
-from .quality import QualityMeter
+from .quality import Measures, QualityMeter, largest_loss, summaries
 from .texts import calibration_ids, measured_texts
 
 Report = Callable[[str], None]
@@ -51,7 +51,7 @@ class Budget:
     """Allowed loss or size of a quantised package; by default the budget of its precision."""
 
     max_kl: float | None = None
-    """Mean divergence from the unrounded model on real text, in nats per token."""
+    """Mean divergence from the unrounded model on the kind of text where it is largest, in nats per token."""
     target_bytes: int | None = None
     """Size of the package, for the best quality within it."""
     strict_bits: bool = False
@@ -86,16 +86,23 @@ class Measured:
 
     attempt: Attempt
     size_bytes: int
-    quality: dict[str, Quality]
-    """By kind of text, and for `all`."""
+    searched: Measures
+    """By which attempts are compared."""
     roundings: Roundings
     unrounded: tuple[str, ...] = ()
     """Layers that do not round their inputs (see `activations`)."""
+    accepted: Measures | None = None
+    """On other texts, of an attempt that may be kept."""
 
     @property
     def loss(self) -> float:
-        """Mean divergence on all texts."""
-        return self.quality["all"].kl_mean
+        """Mean divergence on the kind of text where it is largest."""
+        return max(largest_loss(each) for each in (self.searched, self.accepted) if each is not None)
+
+    @property
+    def quality(self) -> dict[str, Quality]:
+        """By kind of text, and for `all`."""
+        return summaries([each for each in (self.searched, self.accepted) if each is not None])
 
     def as_record(self, stored: Mapping[str, StoredForm]) -> dict[str, object]:
         """For the manifest: the options, the bytes of each form of a mix, and what became of matrices that were quantised before.
@@ -151,8 +158,13 @@ def round_within_budget(traced: Traced, *, options: Quantization, budget: Budget
         size, roundings = write(attempt.options, plan)
         assert roundings is not None, "there are options"
         rounds = attempt.options.accuracy_level == ROUNDED and attempt.options.activations is None
-        quality, unrounded = measure(traced.graph, meter, report, rounds_inputs=rounds)
-        return Measured(attempt, size, quality, roundings, unrounded)
+        found, unrounded = measure(traced.graph, meter, report, rounds_inputs=rounds)
+        made = Measured(attempt, size, found, roundings, unrounded)
+        return accept(made) if made.loss <= limit else made
+
+    def accept(made: Measured) -> Measured:
+        measuring = begin("measure on other texts", report)
+        return dataclasses.replace(made, accepted=meter.measure(traced.graph, "acceptance", measuring))
 
     while (attempt := next_attempt(tried, options, calibrated, budget, limit)) is not None:
         tried.append(make(attempt))
@@ -161,27 +173,27 @@ def round_within_budget(traced: Traced, *, options: Quantization, budget: Budget
     best = best_of(tried, limit, budget)
     if best is not tried[-1]:
         best = make(best.attempt)
+    best = best if best.accepted is not None else accept(best)
     report(verdict(best, tried, limit, budget))
     return best
 
 
-def measure(
-    graph: Path, meter: QualityMeter, report: Report, *, rounds_inputs: bool
-) -> tuple[dict[str, Quality], tuple[str, ...]]:
+def measure(graph: Path, meter: QualityMeter, report: Report, *, rounds_inputs: bool) -> tuple[Measures, tuple[str, ...]]:
     """Measure a package, with its costly products in float32 if that helps; returns the quality, and the names of their layers."""
-    quality = meter.measure(graph, begin("measure the rounding", report))
+    found = meter.measure(graph, "search", begin("measure the rounding", report))
     if not rounds_inputs:
-        return quality, ()
+        return found, ()
     report("measure the rounding of inputs")
     costly = costly_products(meter.source, graph, [windows[0] for windows in meter.texts.values()])
     if not costly:
-        return quality, ()
+        return found, ()
     compute_at(graph.parent, costly, FLOAT32)
-    better = meter.measure(graph, begin(f"measure with {len(costly)} products in float32", report))
-    if better["all"].kl_mean < WORTH_FLOAT32 * quality["all"].kl_mean:
+    better = meter.measure(graph, "search", begin(f"measure with {len(costly)} products in float32", report))
+    before, after = (summaries([each])["all"].kl_mean for each in (found, better))
+    if after < WORTH_FLOAT32 * before:
         return better, tuple(map(layer_name, costly))
     compute_at(graph.parent, costly, ROUNDED)
-    return quality, ()
+    return found, ()
 
 
 def begin(stage: str, report: Report) -> Report:
@@ -314,10 +326,11 @@ def forms_of(measured: Measured) -> str:
 
 def verdict(best: Measured, tried: Sequence[Measured], limit: float, budget: Budget) -> str:
     """Say what was chosen, what it costs, and whether it meets the budget."""
-    quality = best.quality["all"]
+    quality = best.quality
+    everything, (worst, most) = quality.pop("all"), max(quality.items(), key=lambda each: each[1].kl_mean)
     line = (
-        f"rounding: {forms_of(best)}; KL {quality.kl_mean:.4f} on {quality.tokens:,} tokens, "
-        f"same top-1 {quality.top1_agreement:.1%}, perplexity {quality.perplexity_change:+.1%}"
+        f"rounding: {forms_of(best)}; KL {most.kl_mean:.4f} on {worst}, {everything.kl_mean:.4f} on {everything.tokens:,} tokens, "
+        f"same top-1 {everything.top1_agreement:.1%}, perplexity {everything.perplexity_change:+.1%}"
     )
     line += f"; {', '.join(best.unrounded)} compute{'s' if len(best.unrounded) == 1 else ''} in float32" if best.unrounded else ""
     if best.roundings.keeps_all:

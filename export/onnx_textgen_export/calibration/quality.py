@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from onnx_textgen.backends.onnxruntime_session import open_session
-from onnx_textgen.inference.decoder import Decoder
 from onnx_textgen.inference.graph_runner import Logits
 
 from ..errors import as_export_error
@@ -21,8 +21,13 @@ from ..sources.source import Source
 from ..weights.streamed import Weights
 from .texts import WINDOW
 
-MOST_LOGITS = 1 << 27
-"""Logits of the reference, which are kept in a file."""
+WORK = 2.5e12
+"""Parameters times tokens that PyTorch reads."""
+FEWEST_TOKENS = 1024
+"""Tokens of all texts, for a large model."""
+Part = Literal["search", "acceptance"]
+"""Half of the windows of each text: attempts are compared on the first, and a package is accepted on the second. The best of some
+attempts looks better than it is on the texts that chose it."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -50,6 +55,21 @@ class Positions:
         return cls(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in dataclasses.fields(cls)))
 
 
+Measures = dict[str, Positions]
+"""By kind of text."""
+
+
+def summaries(parts: Sequence[Measures]) -> dict[str, Quality]:
+    """The quality on each kind of text, and on `all`."""
+    kinds = {kind: Positions.joined([part[kind] for part in parts]) for kind in parts[0]}
+    return {kind: each.summary() for kind, each in (kinds | {"all": Positions.joined(list(kinds.values()))}).items()}
+
+
+def largest_loss(measures: Measures) -> float:
+    """The mean divergence on the kind of text where it is largest, in nats per token."""
+    return max(each.summary().kl_mean for each in measures.values())
+
+
 class QualityMeter:
     """PyTorch's predictions on some texts, kept in a file, so that every attempt is measured without PyTorch."""
 
@@ -63,51 +83,55 @@ class QualityMeter:
     ) -> None:
         """`report` is told how many tokens are read."""
         self.source = source
-        length = min(WINDOW, source.geometry.context_length)
-        most = max(MOST_LOGITS // source.geometry.vocab_size // max(len(texts), 1), length)
+        parameters = sum(each.numel() for each in source.module.parameters())
+        most = int(max(WORK / parameters, FEWEST_TOKENS)) // max(len(texts), 1)
+        length = min(WINDOW, source.geometry.context_length, -(-most // 2))
         self.texts = {
             kind: [ids[start : start + length] for start in range(0, min(len(ids), most), length)] for kind, ids in texts.items()
         }
         count = sum(len(window) for windows in self.texts.values() for window in windows)
-        self.logits = np.lib.format.open_memmap(
-            folder / "reference.npy", mode="w+", dtype=np.float32, shape=(count, source.geometry.vocab_size)
+        self.log_probabilities = np.lib.format.open_memmap(
+            folder / "reference.npy", mode="w+", dtype=np.float16, shape=(count, source.geometry.vocab_size)
         )
+        """[tokens, vocabulary]; float16 is exact enough where a probability is not tiny."""
         start = 0
         with weights.present(), torch.no_grad():
             for windows in self.texts.values():
                 for together in (windows[:-1], windows[-1:]):  # all but the last have the same length
                     for logits in source.reference(torch.tensor(together)) if together else ():
-                        self.logits[start : start + len(logits)] = logits.float().numpy()
-                        start += len(logits)
+                        for rows in logits.split(ROWS_AT_A_TIME):
+                            self.log_probabilities[start : start + len(rows)] = rows.float().log_softmax(-1).numpy()
+                            start += len(rows)
                         report(f"{start:,} of {count:,} tokens")
 
-    def measure(self, graph: Path, report: Callable[[str], None] = lambda step: None) -> dict[str, Quality]:
-        """The quality of a package's graph on each kind of text, and on `all`."""
+    def measure(self, graph: Path, part: Part, report: Callable[[str], None] = lambda step: None) -> Measures:
+        """Measure a package's graph on one part of each text; on all of a text that has a single window."""
         with as_export_error():
-            session, start, found = open_session(graph, device="cpu"), 0, dict[str, Positions]()
+            session, start, done, found = open_session(graph, device="cpu"), 0, 0, dict[str, Positions]()
             new_decoder = decoders_of(self.source, session, encoder=open_encoder(self.source, graph))
             for kind, windows in self.texts.items():
                 parts = list[Positions]()
-                for window in windows:
-                    parts.append(compare(fed(new_decoder(window), window), self.logits[start : start + len(window)], window))
+                for place, window in enumerate(windows):
+                    if len(windows) == 1 or (place % 2 == 0) == (part == "search"):
+                        wanted = self.log_probabilities[start : start + len(window)]
+                        parts.append(compare(fed(new_decoder(window), window), wanted, window))
+                        done += len(window)
+                        report(f"{done:,} tokens")
                     start += len(window)
-                    report(f"{start:,} of {len(self.logits):,} tokens")
                 found[kind] = Positions.joined(parts)
-        everything = Positions.joined(list(found.values()))
-        return {kind: each.summary() for kind, each in (found | {"all": everything}).items()}
+        return found
 
 
-def compare(got: Iterator[Logits], want: npt.NDArray[np.float32], window: list[int]) -> Positions:
-    """Measure logits, given in slices, against PyTorch's [tokens, vocabulary]."""
+def compare(got: Iterator[Logits], want: npt.NDArray[np.float16], window: list[int]) -> Positions:
+    """Measure logits, given in slices, against PyTorch's log-probabilities [tokens, vocabulary]."""
     divergences, agree, surprise, start = list[float](), list[bool](), list[float](), 0
     for some in got:
         for at in range(0, len(some), ROWS_AT_A_TIME):
-            mine, theirs = (
-                log_softmax(some[at : at + ROWS_AT_A_TIME]),
-                log_softmax(want[start : start + len(some[at:])][:ROWS_AT_A_TIME]),
-            )
+            mine = log_softmax(some[at : at + ROWS_AT_A_TIME])
+            theirs = want[start : start + len(mine)].astype(np.float64)
             divergences += (np.exp(theirs) * (theirs - mine)).sum(axis=1).tolist()
-            agree += (mine.argmax(axis=1) == theirs.argmax(axis=1)).tolist()
+            likeliest = np.take_along_axis(theirs, mine.argmax(axis=1)[:, None], axis=1)[:, 0]
+            agree += (likeliest == theirs.max(axis=1)).tolist()  # a tie in float16 is agreement
             targets = window[start + 1 : start + 1 + len(mine)]
             surprise += [float(theirs[row, target] - mine[row, target]) for row, target in enumerate(targets)]
             start += len(mine)

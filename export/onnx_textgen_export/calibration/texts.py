@@ -1,7 +1,7 @@
 """The texts that weights are calibrated on, and the different ones that rounding is measured on; all were written for this.
 
 Calibration reads encyclopaedia entries, news, stories, code, mathematics, letters, other languages, and chats in the model's own
-template. Rounding is measured on prose, code and chats; no sentence is in both.
+template. Rounding is measured on prose, code, chats and paragraphs in other languages; no sentence is in both.
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ def measured_texts(source: Source, assets: TextAssets) -> dict[str, list[int]]:
     if tokenizer is None:
         drawn = np.random.default_rng(3).integers(0, vocab_size, MEASURED_TOKENS)
         return {"drawn": [int(i) for i in drawn if i != source.padding_id]}
-    texts = {"prose": PROBE_TEXT, "code": (TEXTS / "code.txt").read_text(encoding="utf-8"), "chat": chats(assets, "measured")}
+    files = {kind: (TEXTS / f"{kind}.txt").read_text(encoding="utf-8") for kind in ("code", "languages")}
+    texts = {"prose": PROBE_TEXT, **files, "chat": chats(assets, "measured")}
     return {kind: encode(tokenizer, text, vocab_size)[:MEASURED_TOKENS] for kind, text in texts.items()}
 
 

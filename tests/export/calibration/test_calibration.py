@@ -23,10 +23,10 @@ from onnx_textgen_export.calibration.compensate import Moments, round_compensate
 from onnx_textgen_export.calibration.matrices import Matrix
 from onnx_textgen_export.calibration.mix import Choice, cheapest_mix, hull
 from onnx_textgen_export.calibration.observe import read_gradients
+from onnx_textgen_export.calibration.quality import Positions
 from onnx_textgen_export.passes.graph.provenance import Piece, chosen_pieces
 from onnx_textgen_export.passes.quantization.options import DEFAULTS, Quantization
 from onnx_textgen_export.passes.quantization.rounding import Roundings
-from onnx_textgen_export.proof.measures import Quality
 from onnx_textgen_export.sources.own_module import source_from_module
 from onnx_textgen_export.weights.streamed import OwnWeights
 from support.examples import examples
@@ -169,7 +169,12 @@ def test_a_budget_that_cannot_be_held_ends_with_a_package_and_a_word(tmp_path: P
 
 
 def tried(size: int, loss: float, options: Quantization = INT4) -> Measured:
-    return Measured(Attempt(options, {}), size, {"all": Quality(1, loss, loss, 1.0, 0.0)}, Roundings())
+    return Measured(Attempt(options, {}), size, measures(loss), Roundings())
+
+
+def measures(*losses: float) -> dict[str, Positions]:
+    """Measures on a text of one token each."""
+    return {f"text {place}": Positions(np.array([loss]), np.array([True]), np.array([])) for place, loss in enumerate(losses)}
 
 
 def test_the_best_package_of_a_size_is_kept_and_the_smallest_one_within_a_budget() -> None:
@@ -178,6 +183,16 @@ def test_the_best_package_of_a_size_is_kept_and_the_smallest_one_within_a_budget
     assert best_of([small, good, large], 0.03, Budget(target_bytes=5)) is small
     assert best_of([small, good, large], 0.015, Budget()) is good
     assert best_of([small, good], 0.001, Budget()) is good
+
+
+def test_the_kind_of_text_where_the_loss_is_largest_counts_and_so_do_the_texts_that_accept_a_package() -> None:
+    found = dataclasses.replace(tried(10, 0.0), searched=measures(0.01, 0.02))
+    assert found.loss == 0.02
+    assert dataclasses.replace(found, accepted=measures(0.03, 0.01)).loss == 0.03
+    accepted = dataclasses.replace(found, accepted=measures(0.01, 0.01))
+    assert accepted.loss == 0.02
+    assert accepted.quality["text 1"].kl_mean == pytest.approx(0.015)
+    assert accepted.quality["all"].tokens == 4
 
 
 @pytest.mark.parametrize("limit", [0.03, 0.002, 0.001])

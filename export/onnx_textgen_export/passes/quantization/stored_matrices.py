@@ -33,7 +33,6 @@ from .smoothing import Norm, find_maker
 from .split_head import split_matrices
 from .stored_experts import quantize_experts
 
-
 TINY = 1e-30
 """Below every step between two numbers of a block."""
 
@@ -86,7 +85,7 @@ def quantize(model: ir.Model, options: Quantization, target: Target = "ort", pla
 
 
 def with_zero_points(graph: ir.Graph, name: str, values: dict[str, ir.Value], bits: int) -> dict[str, ir.Value]:
-    """The tensors of a matrix with offsets: these as zero points as far as codes reach, and what is `left`, at most half a step each.
+    """A matrix with offsets: these as zero points as far as codes reach, and what is `left` of them, at most half a step each.
 
     MatMulNBits takes offsets only as fractional zero points, with which it is 20 times as slow, so they are added by a second
     product. That does not round its inputs, so the first one has to multiply numbers around zero: elsewhere the rounding of inputs
