@@ -3,7 +3,7 @@
 At accuracy level 4 the inputs of a product are rounded in blocks with a common scale. In a few layers the first tokens have inputs
 hundreds of times as large as usual ("massive activations", Sun et al. 2024), which round their neighbours in a block to nothing; a
 single such product can cost ten times as much as all others together. The real kernels show which: every product of 4 bits runs a
-second time with its inputs as they are, and the outputs are compared. Products of 8 bits keep level 4, because ONNX Runtime's
+second time with unrounded inputs, and the outputs are compared. Products of 8 bits keep level 4, because ONNX Runtime's
 kernels without rounding unpack the whole matrix for every token.
 """
 
@@ -52,7 +52,7 @@ def costly_products(source: Source, graph: Path, texts: Sequence[list[int]]) -> 
 
 
 def is_costly(errors: npt.NDArray[np.float32], outputs: npt.NDArray[np.float32]) -> bool:
-    """Return whether the largest error of a token's outputs is large beside the usual size of outputs; both are norms [tokens]."""
+    """Return whether the largest error of a token's outputs is large for the usual size of outputs; both are norms [tokens]."""
     return len(errors) > 0 and bool(errors.max() > COSTLY * np.median(outputs))
 
 
@@ -62,7 +62,7 @@ def outputs_of(place: int) -> tuple[str, str]:
 
 
 def compare_with_float32(graph: ir.Graph) -> list[str]:
-    """Add outputs that compare every product of 4 bits with one that does not round its inputs; returns the names of their codes."""
+    """Add outputs that compare every product of 4 bits with one on unrounded inputs; returns the names of their codes."""
     products = [node for node in graph if is_four_bits(node) and accuracy_of(node) == ROUNDED]
     for place, node in enumerate(products):
         twin = ir.node(node.op_type, list(node.inputs), dict(node.attributes), domain=node.domain)

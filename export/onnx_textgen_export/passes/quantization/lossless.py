@@ -131,8 +131,8 @@ FORMS = (
     *grids(8),
     *COSTLY_FORMS[1:],
 )
-"""Those with the fewest bits first; Q4_0 and Q8_0 are llama.cpp's blocks, whose scales their extremes tell. 4 bits with offsets hold
-its Q4_1 and Q4_K, int4 in blocks of 16 its Q3_K, int8 in blocks of 32 its Q5_0."""
+"""Those with the fewest bits first; Q4_0 and Q8_0 are llama.cpp's blocks, whose scales their extremes tell. 4 bits with offsets
+hold its Q4_1 and Q4_K, int4 in blocks of 16 its Q3_K, int8 in blocks of 32 its Q5_0."""
 
 
 def mark_lossless(graph: ir.Graph, stored: Mapping[str, StoredForm]) -> None:
