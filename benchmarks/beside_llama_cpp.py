@@ -1,9 +1,10 @@
-"""Compare a GGUF file's export with llama.cpp on the same file: token ids of texts, and greedy tokens.
+"""Compare a GGUF file's export with llama.cpp on the same file: token ids of texts, greedy tokens, and KL divergence.
 
     python benchmarks/beside_llama_cpp.py FILE.gguf [--package DIR] [--record FILE.json]
 
 Needs `pip install "onnx-textgen[export]" llama-cpp-python`. llama.cpp and our runtime round activations to 8 bits differently. So a
-greedy text may leave llama.cpp's where llama.cpp's two best tokens were close; the table shows how close they were.
+greedy text may leave llama.cpp's where llama.cpp's two best tokens were close; the table shows how close they were. Divergence is
+from the package's graph with products in float32, which its certificate proves to be PyTorch on the file's numbers.
 `--record` writes what llama.cpp does for tests/export/test_trained_model.py.
 """
 
@@ -26,7 +27,13 @@ from rich.table import Table
 
 import onnx_textgen
 from onnx_textgen.diagnostics.machine import usable_cores
+from onnx_textgen.inference.decoder import Decoder
+from onnx_textgen.package.manifest import GRAPH
 from onnx_textgen_export import export
+from onnx_textgen_export.calibration.texts import TEXTS as TEXTS_FOLDER
+from onnx_textgen_export.proof.measures import log_softmax
+from onnx_textgen_export.proof.probe_text import PROBE_TEXT
+from onnx_textgen_export.proof.same_weights import in_float32
 
 HERE = Path(__file__).resolve().parent
 sys.path += [str(HERE / folder) for folder in ("compare", "compare/workers")]  # which are no packages
@@ -34,6 +41,8 @@ from llama_cpp_worker import Engine  # noqa: E402
 from machine import processor  # noqa: E402
 
 CONTEXT = 512
+WINDOW, MEASURED = 256, 2048
+"""Tokens that are fed together, and of each kind of text."""
 PROMPTS = [
     "The capital of France is",
     "Once upon a time, there was a",
@@ -131,6 +140,37 @@ def first_difference(one: Sequence[int], other: Sequence[int]) -> int | None:
     return next((place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), None)
 
 
+def windows_of(model: onnx_textgen.Model) -> Iterator[tuple[str, list[list[int]]]]:
+    """The windows of each kind of text on which exports measure rounding."""
+    ids = {"prose": model.encode(PROBE_TEXT, any_length=True)}
+    ids |= {kind: model.encode((TEXTS_FOLDER / f"{kind}.txt").read_text(), any_length=True) for kind in ("code", "languages")}
+    talks = json.loads((TEXTS_FOLDER / "chats.json").read_text())["measured"]
+    ids["chat"] = [token for talk in talks for token in model.encode_chat(talk)] if model.chat_template is not None else []
+    for kind, tokens in ids.items():
+        yield kind, [tokens[start : start + WINDOW] for start in range(0, min(len(tokens), MEASURED), WINDOW)]
+
+
+def divergence(wanted: Sequence[np.ndarray], found: Sequence[np.ndarray]) -> str:
+    """The mean divergence of logits on windows, and the largest of a token."""
+    pairs = [(log_softmax(each), log_softmax(other)) for each, other in zip(wanted, found, strict=True)]
+    each = np.concatenate([(np.exp(one) * (one - other)).sum(axis=1) for one, other in pairs])
+    return f"{each.mean():.5f} ({each.max():.3f})"
+
+
+def divergences(model: onnx_textgen.Model, llama: LlamaCpp) -> Iterator[tuple[str, int, str, str]]:
+    """Per kind of text: tokens, and how far llama.cpp and the package are from float32."""
+    with in_float32(model.folder / GRAPH) as exact:
+        for kind, windows in windows_of(model):
+            if not windows:
+                continue
+            wanted, ours = (
+                [Decoder(graph, model.manifest.geometry).feed(window, every_position=True) for window in windows]
+                for graph in (exact, model.graph)
+            )
+            theirs = [llama.logits(window) for window in windows]
+            yield kind, sum(map(len, windows)), divergence(wanted, theirs), divergence(wanted, ours)
+
+
 def main() -> None:
     """Compare, and print the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -162,6 +202,10 @@ def compare(asked: argparse.Namespace, model: onnx_textgen.Model, console: Conso
         lead = "" if place is None else f"{ahead[place]:.3f} nats"
         table.add_row(text.partition("\n")[0][:48], f"{len(new)}", "all" if place is None else f"{place}", lead)
         records.append({"prompt_ids": ids, "new_ids": new, "ahead": [round(each, 4) for each in ahead]})
+    console.print(table)
+    table = Table("text", "tokens", "KL (largest of a token): llama.cpp", "here")
+    for kind, tokens, theirs, mine in divergences(model, llama):
+        table.add_row(kind, f"{tokens:,}", theirs, mine)
     console.print(table)
     if asked.record is not None:
         digest = hashlib.sha256(asked.file.read_bytes()).hexdigest()

@@ -31,9 +31,8 @@ SCALES_OF_K_QUANTS = {
 def tiny_model(kind: str, **changes: Any) -> Any:
     """A model of that type of transformers, with drawn weights."""
     torch.manual_seed(0)
-    config = transformers.AutoConfig.for_model(
-        kind, vocab_size=len(WORDS), max_position_embeddings=128, bos_token_id=0, eos_token_id=1, **(SIZES | changes)
-    )
+    usual = SIZES | {"vocab_size": len(WORDS), "max_position_embeddings": 128, "bos_token_id": 0, "eos_token_id": 1}
+    config = transformers.AutoConfig.for_model(kind, **(usual | changes))
     model = transformers.AutoModelForCausalLM.from_config(config)
     model.train(False)
     with torch.no_grad():
@@ -90,8 +89,9 @@ def write_gguf(
     for key, value in ({f"{architecture}.{key}": value for key, value in (settings or {}).items()} | dict(keys or {})).items():
         add[type(value)](key, value)
     writer.add_tokenizer_model("gpt2")
-    writer.add_token_list(WORDS)
-    writer.add_token_types([gguf.TokenType.CONTROL] * 3 + [gguf.TokenType.NORMAL] * (len(WORDS) - 3))
+    words = [*WORDS, *(f"<unused{place}>" for place in range(config.vocab_size - len(WORDS)))]
+    writer.add_token_list(words)
+    writer.add_token_types([gguf.TokenType.CONTROL] * 3 + [gguf.TokenType.NORMAL] * (len(words) - 3))
     writer.add_token_merges(['! "', "# $"])
     writer.add_bos_token_id(0)
     writer.add_eos_token_id(1)

@@ -74,6 +74,8 @@ class Packed:
     flat: bool = False
     """Codes as [out, bytes]: a table that no product reads."""
     scales: Scales = "rows"
+    shift: int = 0
+    """Added to codes of fewer bits (see `lossless.Form.middle`)."""
 
     @property
     def blocks(self) -> int:
@@ -106,7 +108,7 @@ class Packed:
 
     def put(self, arrays: Arrays, chosen: slice, found: Codes) -> None:
         """See `Layout.put`."""
-        packed = pack_codes(found.codes, self.bits)
+        packed = pack_codes(found.codes + np.float32(self.shift) if self.shift else found.codes, self.bits)
         arrays["codes"][chosen] = packed.transpose(1, 2, 0).reshape(arrays["codes"][chosen].shape)
         for kind, value in scales_of(found).items():
             arrays["half_scales" if self.scales == "half" else kind][chosen] = value

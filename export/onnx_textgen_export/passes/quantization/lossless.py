@@ -49,8 +49,15 @@ class Form:
     zeros: Zeros = "none"
     scales: Scales = "half"
     """Ternary matrices have one scale per row; float32 scales are for matrices whose scales are no float16 numbers."""
+    code_bits: int | None = None
+    """Bits that the codes have, where they are fewer; None: `bits`."""
     is_costly: bool = False
     """Rounding to `bits` takes fewer bytes or operators: only a source that is kept as stored gets this form."""
+
+    @property
+    def middle(self) -> int:
+        """The middle of the codes, which is stored as that of `bits`: products multiply rounded inputs with numbers around zero."""
+        return 1 << ((self.code_bits or self.bits) - 1)
 
     def bytes_of(self, count: int) -> int:
         """Bytes of `count` weights with their scales and zero points."""
@@ -116,9 +123,25 @@ def grids(bits: Bits) -> tuple[Form, ...]:
 
 TERNARY = Form("ternary", 2, BLOCK_SIZE, round_ternary, scales="rows")
 COSTLY_FORMS = (
-    Form("4 bits in blocks of 16 with offsets", 4, 16, functools.partial(find_offset_grid, bits=2), "offsets", is_costly=True),
+    Form(
+        "4 bits in blocks of 16 with offsets",
+        4,
+        16,
+        functools.partial(find_offset_grid, bits=2),
+        "offsets",
+        code_bits=2,
+        is_costly=True,
+    ),
     Form("int8 in blocks of 16", 8, 16, functools.partial(find_grid, bits=8, symmetric=True), is_costly=True),
-    Form("8 bits in blocks of 32 with offsets", 8, 32, functools.partial(find_offset_grid, bits=5), "offsets", is_costly=True),
+    Form(
+        "8 bits in blocks of 32 with offsets",
+        8,
+        32,
+        functools.partial(find_offset_grid, bits=5),
+        "offsets",
+        code_bits=5,
+        is_costly=True,
+    ),
 )
 """Q2_K, Q6_K, and Q5_1 and Q5_K of llama.cpp."""
 FORMS = (

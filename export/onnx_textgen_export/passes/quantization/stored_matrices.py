@@ -13,7 +13,6 @@ import dataclasses
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 from onnx_ir.passes import common
 
@@ -33,20 +32,19 @@ from .smoothing import Norm, find_maker
 from .split_head import split_matrices
 from .stored_experts import quantize_experts
 
-TINY = 1e-30
-"""Below every step between two numbers of a block."""
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StoredWeight:
     """A weight in the graph."""
 
     values: dict[str, ir.Value]
-    """By kind: codes, scales, zeros if there are any, and what is `left` of offsets."""
+    """By kind: codes, scales and, if there are any, zeros or offsets."""
     bits: Bits
     block_size: int
     order: Order | None = None
     """The inputs of its products, in the order of its blocks; None: as they come."""
+    middle: int = 0
+    """The code that its offsets do not count from, but products do."""
 
 
 def quantize(model: ir.Model, options: Quantization, target: Target = "ort", plan: Plan | None = None) -> Roundings:
@@ -82,40 +80,6 @@ def quantize(model: ir.Model, options: Quantization, target: Target = "ort", pla
     common.RemoveUnusedNodesPass()(model)  # the weights in float32, and their Transposes
     change.roundings.see_plain(graph)
     return change.roundings
-
-
-def with_zero_points(graph: ir.Graph, name: str, values: dict[str, ir.Value], bits: int) -> dict[str, ir.Value]:
-    """A matrix with offsets: these as zero points as far as codes reach, and what is `left` of them, at most half a step each.
-
-    MatMulNBits takes offsets only as fractional zero points, with which it is 20 times as slow, so they are added by a second
-    product. That does not round its inputs, so the first one has to multiply numbers around zero: elsewhere the rounding of inputs
-    would cost more than it does to the weights themselves. The runtime computes all this once, when it opens the graph.
-    """
-    scales, offsets = values["scales"], values["offsets"]
-    (outputs, blocks, _), per_byte = sizes_of(values["codes"]), 8 // bits
-    nodes = list[ir.Node]()
-
-    def constant(kind: str, array: npt.ArrayLike, dtype: type[np.generic] = np.float32) -> ir.Value:
-        return add_constant(graph, f"{name}.{kind}", ir.tensor(np.array(array, dtype)))
-
-    def made(op_type: str, *inputs: ir.Value, **attributes: int) -> ir.Value:
-        nodes.append(ir.node(op_type, list(inputs), attributes))
-        return nodes[-1].outputs[0]
-
-    steps = made("Max", scales, constant("tiny", TINY))  # a block of equal numbers has the step 0
-    zeros = made("Round", made("Neg", made("Div", offsets, steps)))
-    zeros = made("Clip", zeros, constant("lowest", 0), constant("highest", (1 << bits) - 1))
-    left = made("Add", offsets, made("Mul", zeros, scales))
-    padded = made("Pad", zeros, constant("padding", [0, 0, 0, -blocks % per_byte], np.int64))
-    groups = made("Reshape", padded, constant("bytes", [outputs, -1, per_byte], np.int64))
-    places = made("Mul", groups, constant("places", [1, 1 << bits][:per_byte]))
-    packed = made("ReduceSum", places, constant("last", [-1], np.int64), keepdims=0)
-    packed = made("Cast", packed, to=ir.DataType.UINT8.value)
-    if (widening := scales.producer()) is not None:  # the one of the offsets is before it
-        graph.insert_after(widening, nodes)
-    else:
-        graph.insert_before(graph[0], nodes)
-    return {"codes": values["codes"], "scales": scales, "zeros": packed, "left": left}
 
 
 def smooth(graph: ir.Graph, products: dict[ir.Node, Product], plan: Plan) -> None:
@@ -198,11 +162,11 @@ class Change:
         self.roundings.keep(source, form, product=product, table=gathered)
         first, second = sizes_of(weight)
         outputs, inputs = (second, first) if inputs_first else (first, second)
-        layout = Packed(outputs, inputs, form.bits, form.block_size, form.zeros, flat=not product, scales=form.scales)
+        shift = (1 << (form.bits - 1)) - form.middle
+        flat = not product
+        layout = Packed(outputs, inputs, form.bits, form.block_size, form.zeros, flat=flat, scales=form.scales, shift=shift)
         values = store_lazily(self.graph, weight, layout, fill, self.last)
-        if "offsets" in values:
-            values = with_zero_points(self.graph, str(weight.name), values, form.bits)
-        return StoredWeight(values, form.bits, form.block_size, order_of(source))
+        return StoredWeight(values, form.bits, form.block_size, order_of(source), form.middle)
 
     def stored(self, weight: ir.Value, found: FoundCodes, *, inputs_first: bool, product: bool, gathered: bool) -> StoredWeight:
         """A weight whose codes calibration found."""
@@ -274,7 +238,7 @@ class Change:
         node, bits = product.node, self.options.bits_of(part)
         made = self.tensors(product.weight, bits, inputs_first=product.inputs_first, product=True)
         new = self.nbits(product, made) if self.target == "ort" else self.dequantised(product, made)
-        if "left" in made.values:
+        if "offsets" in made.values:
             self.graph.insert_before(node, new)
             new = ir.node("Add", [new.outputs[0], self.times_offsets(product, made)])
         if product.bias is not None:
@@ -293,22 +257,27 @@ class Change:
             "accuracy_level": self.options.accuracy_level,
         }
         given = product.node.inputs[0] if made.order is None else self.reordered(product, made.order)
-        values = [given, *(value for kind, value in made.values.items() if kind != "left")]
+        values = [given, *(value for kind, value in made.values.items() if kind != "offsets")]
         return ir.node("MatMulNBits", values, attributes, domain="com.microsoft", name=product.node.name)
 
     def times_offsets(self, product: Product, made: StoredWeight) -> ir.Value:
-        """Return what offsets of blocks add to a product: the sum of each block of inputs, times its offset."""
+        """Return what the offsets of blocks add to a product: the sum of each block of inputs, times its offset.
+
+        MatMulNBits takes offsets only as fractional zero points, with which it is 20 times as slow. It subtracts the middle code,
+        which is added here; the runtime computes that once, when it opens the graph.
+        """
         inputs, _ = product.sizes
-        given = product.node.inputs[0]
+        given, middle, name = product.node.inputs[0], made.middle, product.weight.name
         assert given is not None and given.shape is not None, "shapes were inferred"
         sizes = [0] * (len(given.shape) - 1) + [inputs // made.block_size, made.block_size]
-        constants = {"blocks": np.array(sizes), "inside": np.array([-1])}
-        prefix = product.node.outputs[0].name
-        values = {kind: add_constant(self.graph, f"{prefix}.{kind}", ir.tensor(array)) for kind, array in constants.items()}
+        constants = {"blocks": np.array(sizes), "last": np.array([-1]), "middle": np.array(middle, np.float32)}
+        values = {kind: add_constant(self.graph, f"{name}.{kind}", ir.tensor(array)) for kind, array in constants.items()}
         nodes = [
             blocks := ir.node("Reshape", [given, values["blocks"]]),
-            sums := ir.node("ReduceSum", [blocks.outputs[0], values["inside"]], {"keepdims": 0}),
-            columns := ir.node("Transpose", [made.values["left"]], {"perm": [1, 0]}),
+            sums := ir.node("ReduceSum", [blocks.outputs[0], values["last"]], {"keepdims": 0}),
+            middles := ir.node("Mul", [made.values["scales"], values["middle"]]),
+            offsets := ir.node("Add", [made.values["offsets"], middles.outputs[0]]),
+            columns := ir.node("Transpose", [offsets.outputs[0]], {"perm": [1, 0]}),
             product_of_sums := ir.node("MatMul", [sums.outputs[0], columns.outputs[0]]),
         ]
         self.graph.insert_before(product.node, nodes)

@@ -127,7 +127,18 @@ def test_a_file_of_any_quantisation_keeps_its_numbers_without_calibration(tmp_pa
     assert list(quantization["as_stored"]) == [FORM_OF[kind]]
     assert "lm_head" in quantization["sources"][kind]["kept"]
     assert not any("calibrate" in stage for stage in stages)
+    assert certificate["largest_logits_error"] < 0.03, "products multiply rounded inputs with numbers around zero"
     assert max(each["logits_error"] for each in certificate["same_weights"]) < 1e-4
+
+
+@pytest.mark.parametrize(("kind", "keeps"), [("Q6_K", True), ("Q3_K", True), ("Q5_K", False)])
+def test_a_tied_table_of_a_file_is_kept_unless_it_has_minima(tmp_path: Path, kind: str, keeps: bool) -> None:
+    model = tiny_model("llama", hidden_size=256, intermediate_size=256, vocab_size=1280, tie_word_embeddings=True)
+    write_gguf(tmp_path / "model.gguf", model, "llama", kind=kind)
+    made = export(tmp_path / "model.gguf", tmp_path / "out")
+    kinds = made.manifest.quantization["sources"][kind]
+    assert "lm_head" in kinds["kept" if keeps else "rounded"], "it is the embedding too"
+    assert max(each["logits_error"] for each in made.manifest.certificate["same_weights"]) < 1e-4
 
 
 def test_forms_that_take_more_than_rounding_are_for_a_source_that_is_kept_as_stored(tmp_path: Path) -> None:
