@@ -15,7 +15,14 @@ from ..calibration.attempts import limit_of
 from ..calibration.rounding_estimate import estimate_rounding
 from ..calibration.texts import most_tokens
 from ..errors import ExportError, innermost
-from ..package.forecast import Forecast, estimate_export, stored_parameters
+from ..package.forecast import (
+    BITS_OF_KEPT,
+    Forecast,
+    Stored,
+    estimate_export,
+    larger_than_source,
+    stored_parameters,
+)
 from ..passes.quantization.lossless import rounded_parameters
 from ..passes.quantization.options import Quantization
 from ..proof.attention_maps import check_attentions
@@ -25,7 +32,7 @@ from ..sources.source import Source
 from ..sources.stored_form import StoredForm
 from ..tokenization.text_assets import TextAssets
 from ..weights.streamed import OwnWeights, Weights, blocks_of
-from .options import ExportOptions
+from .options import AS_STORED, ExportOptions
 
 
 def check_source(source: Source, assets: TextAssets, options: ExportOptions, quantization: Quantization | None) -> None:
@@ -91,13 +98,29 @@ def retrieval_lines(assets: TextAssets) -> Iterator[str]:
         yield f"scores: those of this reranker are not supported ({assets.reranking.refused})"
 
 
+def forecast_lines(
+    source: Source, weights: Weights, expected: Forecast, options: ExportOptions, quantization: Quantization | None
+) -> Iterator[str]:
+    """Return what an export will take, and a line if a package keeps numbers in more bytes than its source."""
+    parameters = parameters_of(source, weights)
+    is_exact = all(each.form in BITS_OF_KEPT for each in parameters if each.form)
+    yield f"forecast: {expected.describe(is_limit=bool(weights.stored) and not (is_exact and options.precision == AS_STORED))}"
+    if options.target == "ort" and (line := larger_than_source(parameters, quantization)) is not None:
+        yield line
+
+
+def parameters_of(source: Source, weights: Weights) -> list[Stored]:
+    """Return the parameters of a decoder, and how the source stores them."""
+    return stored_parameters(source.module, {name: form.name for name, form in weights.stored.items()})
+
+
 def forecast_of(source: Source, weights: Weights, options: ExportOptions, quantization: Quantization | None) -> Forecast:
     """Forecast the disk, memory and time that an export needs."""
     inside = {id(parameter) for block in blocks_of(source.module).values() for parameter in block.parameters()}
     has_gradients = quantization is not None and quantization.method == "calibrated" and quantization.bits == 4
     held = [p for p in source.module.parameters() if isinstance(weights, OwnWeights) or id(p) not in inside]
     return estimate_export(
-        stored_parameters(source.module),
+        parameters_of(source, weights),
         layers=source.geometry.layers,
         precision=options.chosen_precision,
         options=quantization,

@@ -24,7 +24,7 @@ from ..tracing.opening import as_source, open_source
 from ..tracing.turns import in_turn
 from ..weights.streamed import Weights
 from .adapters import check_adapters, open_adapters, prove_adapters, write_adapters
-from .checks import check_kept, check_source, estimate_line, forecast_of, length_lines, retrieval_lines, text_lines
+from .checks import check_kept, check_source, estimate_line, forecast_lines, forecast_of, length_lines, retrieval_lines, text_lines
 from .graphs import PackageWriter, optimized_graph
 from .options import ExportKeywords, ExportOptions
 from .proofs import prove_package
@@ -91,9 +91,9 @@ def export_source(
     ids = probe_ids(source, assets.tokenizer)
     expected = forecast_of(source, weights, options, quantization)
     check_disk(target, expected.package_bytes)
-    for line in (*length_lines(source), *text_lines(assets), *retrieval_lines(assets)):
+    more = forecast_lines(source, weights, expected, options, quantization)
+    for line in (*length_lines(source), *text_lines(assets), *retrieval_lines(assets), *more):
         report(line)
-    report(f"forecast: {expected.describe(is_limit=bool(weights.stored))}")
     if quantization is not None and quantization.bits == 4:
         report("estimate")
         report(estimate_line(source, weights, assets, quantization, options))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -24,6 +24,23 @@ Kind = Literal["matrix", "table", "shared", "head", "experts", "other"]
 stacked matrices of a mixture of experts; anything else."""
 NARROWEST_EXPERT = 16
 """Three-dimensional parameters with a smaller side are convolutions."""
+BITS_OF_KEPT: Mapping[str, tuple[float, float]] = {
+    "Q4_0": (4.5, 4.5),
+    "Q4_1": (5, 5),
+    "Q5_0": (5.5, 8.5),
+    "Q5_1": (6, 9),
+    "Q8_0": (8.5, 8.5),
+    "Q2_K": (2.625, 8),
+    "Q3_K": (3.4375, 6),
+    "Q4_K": (4.5, 6),
+    "Q5_K": (5.5, 10),
+    "Q6_K": (6.5625, 10),
+}
+"""Bits per weight, scales included, of kinds of GGUF: in the file, and in a package that is kept as stored."""
+WITH_MINIMA = frozenset({"Q4_1", "Q5_1", "Q2_K", "Q4_K", "Q5_K"})
+"""Kinds that no table of embeddings keeps."""
+LARGER = 1.15
+"""Share of the bytes of kept matrices in their file from which a forecast names a smaller form."""
 ALIGNMENT, SMALLEST_OUTSIDE = 64, 1024
 """Alignment and smallest size of tensors in the weights' file, in bytes; smaller ones are stored in the graph (see `writer`)."""
 GRAPH_BYTES, GRAPH_BYTES_PER_LAYER = 100_000, 12_000
@@ -38,6 +55,8 @@ class Stored:
 
     shape: tuple[int, ...]
     kind: Kind
+    form: str = ""
+    """As the source stores it quantised; empty: not quantised."""
 
     @property
     def elements(self) -> int:
@@ -97,8 +116,11 @@ def in_words(count: float) -> str:
     return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
 
 
-def stored_parameters(module: nn.Module) -> list[Stored]:
-    """Every parameter of a decoder once, by what its layer does with it; unmaterialized ones suffice."""
+def stored_parameters(module: nn.Module, forms: Mapping[str, str] | None = None) -> list[Stored]:
+    """Every parameter of a decoder once, by what its layer does with it; unmaterialized ones suffice.
+
+    forms: how the source stores parameters that it holds quantised, by name.
+    """
     tables: set[int] = set()
     matrices: set[int] = set()
     inputs_first: set[int] = set()
@@ -111,7 +133,7 @@ def stored_parameters(module: nn.Module) -> list[Stored]:
             inputs_first.add(id(weight))
     rows = {tuple(parameter.shape) for parameter in module.parameters() if id(parameter) in tables}
     found: list[Stored] = []
-    for parameter in module.parameters():
+    for name, parameter in module.named_parameters():
         key, shape = id(parameter), tuple(parameter.shape)
         kind: Kind = "table" if key in tables else "matrix" if key in matrices else "other"
         if key in tables and key in matrices:
@@ -120,7 +142,7 @@ def stored_parameters(module: nn.Module) -> list[Stored]:
             kind = "head"
         elif len(shape) == 3 and min(shape[1:]) >= NARROWEST_EXPERT:
             kind = "experts"
-        found.append(Stored(shape[::-1] if key in inputs_first else shape, kind))
+        found.append(Stored(shape[::-1] if key in inputs_first else shape, kind, (forms or {}).get(name, "")))
     return found
 
 
@@ -137,6 +159,8 @@ def weight_bytes(stored: Stored, precision: Precision, options: Quantization | N
         return count * matrix_bytes(outputs, inputs, options.bits, options, row_scales=target != "ort")
     if options is None or stored.kind == "other" or len(stored.shape) != 2:
         return plain
+    if target == "ort" and is_kept(stored, options):
+        return int(stored.elements * BITS_OF_KEPT[stored.form][1] / 8)
     outputs, inputs = stored.shape
     is_table = stored.kind in ("table", "shared")
     if is_table and (outputs < SMALLEST_TABLE or inputs % options.block_size):
@@ -147,6 +171,26 @@ def weight_bytes(stored: Stored, precision: Precision, options: Quantization | N
     if is_table and target == "standard":
         bits = 8
     return matrix_bytes(outputs, inputs, bits, options, table=is_table)
+
+
+def is_kept(stored: Stored, options: Quantization | None) -> bool:
+    """Return whether a package that is kept as stored holds the numbers of a parameter of a GGUF file."""
+    is_table = stored.kind in ("table", "shared")
+    if options is None or not options.keeps_stored or options.activations or stored.kind == "experts":
+        return False
+    return stored.form in BITS_OF_KEPT and not (is_table and stored.form in WITH_MINIMA)
+
+
+def larger_than_source(parameters: Sequence[Stored], options: Quantization | None) -> str | None:
+    """Say how much larger the kept matrices are than in their file, and what is smaller; None if they are not."""
+    kept = [each for each in parameters if is_kept(each, options)]
+    before, after = (sum(each.elements * BITS_OF_KEPT[each.form][place] / 8 for each in kept) for place in (0, 1))
+    if after <= LARGER * before:
+        return None
+    return (
+        f"kept as stored, {in_words(before)} of the file take {in_words(after)}, because ONNX Runtime has products of 4 and 8 bits "
+        "only; --precision int4 is smaller, and rounds within a budget"
+    )
 
 
 def matrix_bytes(

@@ -18,6 +18,7 @@ from onnx import numpy_helper
 import onnx_textgen
 from onnx_textgen.package.manifest import GRAPH
 from onnx_textgen_export import export
+from onnx_textgen_export.package.forecast import BITS_OF_KEPT
 from onnx_textgen_export.passes.quantization.lossless import FORMS, find_form
 from support.examples import examples
 from support.gguf_files import SIZES, quantised, tiny_model, write_gguf
@@ -61,6 +62,14 @@ def test_what_llama_cpp_rounded_is_known_by_its_form(name: str, outputs: int, bl
     assert found is not None
     assert dataclasses.replace(found, scales="half") == BY_NAME[FORM_OF[name]]
     assert found.scales_for(matrix) == found.scales, "it gives every number back"
+
+
+@pytest.mark.parametrize("name", sorted(FORM_OF))
+def test_a_forecast_knows_the_bits_of_each_kind_in_the_file_and_in_a_package(name: str) -> None:
+    matrix, (weights, size) = stored_as(name, 64, 1024, 1, 1.0), gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[name]]
+    found = find_form(matrix, inputs_first=False)
+    assert found is not None
+    assert (8 * size / weights, 8 * found.bytes_of(matrix.size) / matrix.size) == BITS_OF_KEPT[name]
 
 
 @examples(60)
@@ -127,6 +136,8 @@ def test_a_file_of_any_quantisation_keeps_its_numbers_without_calibration(tmp_pa
     assert list(quantization["as_stored"]) == [FORM_OF[kind]]
     assert "lm_head" in quantization["sources"][kind]["kept"]
     assert not any("calibrate" in stage for stage in stages)
+    larger = kind not in {"Q4_0", "Q4_1", "Q8_0"}
+    assert any(stage.startswith("kept as stored") and "--precision int4 is smaller" in stage for stage in stages) == larger
     assert certificate["largest_logits_error"] < 0.03, "products multiply rounded inputs with numbers around zero"
     assert max(each["logits_error"] for each in certificate["same_weights"]) < 1e-4
 
