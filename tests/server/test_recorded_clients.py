@@ -43,7 +43,8 @@ def bounded(route: str, body: dict[str, Any]) -> dict[str, Any]:
         return {**body, "options": {**(body.get("options") or {}), "num_predict": MOST_TOKENS}}
     limits = [name for name in ("max_tokens", "max_completion_tokens", "max_output_tokens") if name in body]
     default = "max_output_tokens" if route == "/v1/responses" else "max_tokens"
-    return body if route == "/api/show" else body | dict.fromkeys(limits or [default], MOST_TOKENS)
+    seed = {"seed": 7} if route in ("/v1/chat/completions", "/v1/completions") else {}  # not every draw has a character to show
+    return body if route == "/api/show" else seed | body | dict.fromkeys(limits or [default], MOST_TOKENS)
 
 
 def said(data: dict[str, Any]) -> str:

@@ -340,6 +340,7 @@ def verdict(best: Measured, tried: Sequence[Measured], limit: float, budget: Bud
         return line if best.size_bytes <= budget.target_bytes else f"{line}; no smaller package is possible"
     if best.loss > limit:
         why = "as --strict-bits asks" if budget.strict_bits else "the widest form"
+        why += "; --exact rounds weights alone" if best.attempt.options.accuracy_level == ROUNDED else ""
         return f"{line}; above the budget of {limit:g}, {why}"
     more = best.size_bytes - min(each.size_bytes for each in tried)
     return f"{line}; within the budget of {limit:g}" + (f" for {more / 1e6:.1f} MB more" if more > 0 else "")

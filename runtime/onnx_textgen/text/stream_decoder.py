@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Sequence
 
-from .tokenizer import TextTokenizer
+from .tokenizer import REPLACEMENT, TextTokenizer
 from .tokenizer_json import BYTE_TOKEN, Streaming
 
 CONTEXT_TOKENS = 16
@@ -22,7 +22,7 @@ class StreamDecoder:
     If the kind of the tokenizer's decoder is unknown, `flush` returns the whole text.
     """
 
-    __slots__ = ("_held", "_shown", "_start", "_tokenizer", "_utf8")
+    __slots__ = ("_held", "_is_settled", "_shown", "_start", "_tokenizer", "_utf8")
 
     def __init__(self, tokenizer: TextTokenizer, *, after: Sequence[int] = ()) -> None:
         """`after`: the ids before the first pushed one, such as the prompt's; without them the text loses a leading space."""
@@ -30,8 +30,8 @@ class StreamDecoder:
         self._utf8 = codecs.getincrementaldecoder("utf-8")(
             "surrogateescape" if tokenizer.streaming is Streaming.RUNS else "replace"
         )
-        self._start: list[int] = []  # the first ids of the text, up to the first that has characters
-        self._shown = 0  # characters of their text
+        self._start: list[int] = []  # the first ids of the text, up to a character that no byte token after it can change
+        self._shown, self._is_settled = 0, False  # characters of their text, and whether they are complete
         self._held: list[int] = []
         for token_id in after[-CONTEXT_TOKENS:]:
             self.push(token_id)
@@ -70,7 +70,8 @@ class StreamDecoder:
         if not released:
             return ""
         ids = self._start + released
-        text = self._tokenizer.decode(ids)[self._shown :]
-        if not self._shown:
-            self._start, self._shown = ids, len(text)
-        return text
+        text = self._tokenizer.decode(ids)
+        new = text[self._shown :]
+        if not self._is_settled:
+            self._start, self._shown, self._is_settled = ids, len(text), text != "" and not text.endswith(REPLACEMENT)
+        return new

@@ -242,12 +242,19 @@ UNICODE = st.text(
 )
 
 
+ODD_BYTES = {"<0xC2>", "<0x80>", "<0x00>", "<0xE2>", "<0x82>"}
+"""Tokens of bytes that are characters together in some orders only."""
+
+
 def texts_and_ids(tokenizer: TextTokenizer) -> st.SearchStrategy[list[int]]:
     """Ids of texts with any ids between them: halves of characters, special tokens, ids outside the vocabulary."""
     known = UNICODE.map(lambda text: tokenizer.encode(text, add_special_tokens=False))
     special = st.sampled_from([[i] for i in range(max(0, tokenizer.vocab_size - 3), tokenizer.vocab_size + 1)])
     anything = st.lists(st.integers(0, min(tokenizer.vocab_size, 400)), max_size=4)
-    parts = st.lists(st.one_of(known, special, anything), max_size=5)
+    odd = [i for i in range(min(tokenizer.vocab_size, 400)) if tokenizer.visible_token(i) in ODD_BYTES]
+    parts = st.lists(
+        st.one_of(known, special, anything, *([st.lists(st.sampled_from(odd), max_size=5)] if odd else [])), max_size=5
+    )
     return parts.map(lambda lists: [token_id for ids in lists for token_id in ids])
 
 
@@ -274,6 +281,10 @@ def test_pushes_and_flush_together_are_the_whole_text_for_real_tokenizers(shared
     tokenizer = real(shared, name)
     check_streaming(tokenizer, data.draw(texts_and_ids(tokenizer)))
     check_streaming(tokenizer, data.draw(st.lists(st.integers(0, tokenizer.vocab_size), max_size=20)))
+
+
+def test_a_byte_does_not_join_an_odd_byte_at_the_beginning_of_the_text(shared: Path) -> None:
+    check_streaming(real(shared, "stories260K"), [197, 197, 3, 131, 3])  # C2 C2 00 80 00
 
 
 @pytest.mark.parametrize("name", REAL)

@@ -24,10 +24,11 @@ export class StreamDecoder {
   constructor(tokenizer, after = []) {
     this.tokenizer = tokenizer;
     this.utf8 = new TextDecoder("utf-8", { ignoreBOM: true });
-    /** The first ids of the text, up to the first that has characters. @type {number[]} */
+    /** The first ids of the text, up to a character that no byte token after it can change. @type {number[]} */
     this.start = [];
     /** Length of their text. */
     this.shown = 0;
+    this.isSettled = false;
     /** @type {number[]} */
     this.held = [];
     /** The bytes of those that begin a character. @type {number[]} */
@@ -65,8 +66,9 @@ export class StreamDecoder {
     this.bytes = unfinished ? this.bytes.slice(-unfinished) : [];
     if (!released.length) return "";
     const ids = [...this.start, ...released];
-    const text = this.tokenizer.decode(ids).slice(this.shown);
-    if (!this.shown) [this.start, this.shown] = [ids, text.length];
-    return text;
+    const text = this.tokenizer.decode(ids);
+    const added = text.slice(this.shown);
+    if (!this.isSettled) [this.start, this.shown, this.isSettled] = [ids, text.length, text !== "" && !text.endsWith("\ufffd")];
+    return added;
   }
 }
