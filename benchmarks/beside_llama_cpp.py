@@ -26,8 +26,8 @@ from rich.console import Console
 from rich.table import Table
 
 import onnx_textgen
-from onnx_textgen.diagnostics.machine import usable_cores
 from onnx_textgen.inference.decoder import Decoder
+from onnx_textgen.machine_limits import usable_cores
 from onnx_textgen.package.manifest import GRAPH
 from onnx_textgen_export import export
 from onnx_textgen_export.calibration.texts import TEXTS as TEXTS_FOLDER
