@@ -28,6 +28,8 @@ VOCABULARY = "tokenizer.ggml."
 """What the keys of the tokenizer begin with."""
 PLAIN_KINDS = frozenset({"F64", "F32", "F16", "BF16"})
 """Kinds of tensors that are not quantised."""
+BYTES_AT_A_TIME, ROWS_OF_A_STEP = 1 << 19, 16
+"""Bytes that are dequantised together; rows that `gguf` takes in a step."""
 
 
 class BoundedReader(gguf.GGUFReader):
@@ -116,7 +118,7 @@ class GGUFFile:
         tensor = self.tensors[name]
         try:
             with np.errstate(all="ignore"):  # of damaged scales
-                values: npt.NDArray[np.float32] = np.asarray(gguf.dequantize(tensor.data, tensor.tensor_type), np.float32)
+                values: npt.NDArray[np.float32] = dequantized(tensor.data, tensor.tensor_type)
         except (NotImplementedError, ValueError) as error:
             raise ExportError(
                 f"{self.paths[0]} stores {name} as {tensor.tensor_type.name}, which cannot be read: {first_line(error)}; "
@@ -125,6 +127,16 @@ class GGUFFile:
         if not np.isfinite(values).all():
             raise ExportError(f"{name} in {self.paths[0]} has numbers that are not finite; the file is damaged, fetch it again")
         return values
+
+
+def dequantized(data: npt.NDArray[Any], kind: gguf.GGMLQuantizationType) -> npt.NDArray[np.float32]:
+    """Like `gguf.dequantize`, which works on 16 rows at a time: rows are joined, so that few steps are needed, in the cache."""
+    plain = np.asarray(data)  # without the costs of a memmap at every slice
+    rows = plain.reshape(-1, plain.shape[-1])
+    most = min(BYTES_AT_A_TIME // (ROWS_OF_A_STEP * max(rows.shape[1] * rows.itemsize, 1)), len(rows))
+    together = next((count for count in range(most, 1, -1) if len(rows) % count == 0), 1)
+    values = np.asarray(gguf.dequantize(rows.reshape(len(rows) // together, -1), kind), np.float32)
+    return values.reshape(*plain.shape[:-1], -1)
 
 
 def without_vocabulary(reader: BoundedReader) -> BoundedReader:

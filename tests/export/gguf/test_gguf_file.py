@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onnx_textgen_export import ExportError
-from onnx_textgen_export.gguf.gguf_file import GGUFFile, is_gguf
-from support.gguf_files import tiny_model, write_gguf
+from onnx_textgen_export.gguf.gguf_file import GGUFFile, dequantized, is_gguf
+from support.gguf_files import quantised, tiny_model, write_gguf
 
 
 @pytest.fixture(scope="module")
@@ -28,6 +28,18 @@ def test_numbers_are_those_of_the_package_that_wrote_them(path: Path) -> None:
     assert list(file.tensors) == [tensor.name for tensor in reader.tensors]
     for tensor in reader.tensors:
         assert np.array_equal(file.read(tensor.name), gguf.dequantize(tensor.data, tensor.tensor_type))
+
+
+@given(
+    kind=st.sampled_from(["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"]),
+    rows=st.integers(1, 2000),
+    blocks=st.integers(1, 3),
+)
+def test_numbers_do_not_depend_on_how_many_rows_are_dequantised_together(kind: str, rows: int, blocks: int) -> None:
+    quantisation = gguf.GGMLQuantizationType[kind]
+    values = np.random.default_rng(rows).standard_normal((rows, blocks * gguf.GGML_QUANT_SIZES[quantisation][0]))
+    data = quantised(values.astype(np.float32), quantisation)
+    assert np.array_equal(dequantized(data, quantisation), gguf.dequantize(data, quantisation))
 
 
 KINDS = (st.integers(-(2**31), 2**31 - 1), st.floats(width=32, allow_nan=False), st.booleans(), st.text(max_size=9))
