@@ -23,6 +23,7 @@ from ..passes.graph.linear import add_constant
 from ..proof.same_weights import opened_after
 from ..proof.scenarios import decoders_of, fed, open_encoder
 from ..sources.source import Source
+from .texts import affordable_tokens
 
 COSTLY = 0.5
 """Largest error of an output, relative to the usual size of outputs, from which a product is costly. Others have 0.01 to 0.1; an
@@ -39,8 +40,7 @@ def costly_products(source: Source, graph: Path, texts: Sequence[list[int]]) -> 
     def add_twins(model: ir.Graph) -> None:
         names.extend(compare_with_float32(model))
 
-    parameters = sum(each.numel() for each in source.module.parameters())
-    most = int(min(max(WORK / parameters, FEWEST_TOKENS), MOST_TOKENS))
+    most = affordable_tokens(source, WORK, fewest=FEWEST_TOKENS, most=MOST_TOKENS)
     with opened_after(graph, add_twins, make_options(None)) as session:
         outputs = [output for place in range(len(names)) for output in outputs_of(place)]
         new_decoder = decoders_of(source, session, encoder=open_encoder(source, graph), extra_outputs=outputs)

@@ -19,12 +19,12 @@ from ..proof.measures import ROWS_AT_A_TIME, Quality, log_softmax
 from ..proof.scenarios import decoders_of, fed, open_encoder
 from ..sources.source import Source
 from ..weights.streamed import Weights
-from .texts import WINDOW
+from .texts import WINDOW, affordable_tokens
 
 WORK = 2.5e12
 """Parameters times tokens that PyTorch reads."""
-FEWEST_TOKENS = 1024
-"""Tokens of all texts, for a large model."""
+FEWEST_TOKENS, MOST_TOKENS = 1024, 4096
+"""Tokens of all texts, for a large and for a small model."""
 Part = Literal["search", "acceptance"]
 """Half of the windows of each text: attempts are compared on the first, and a package is accepted on the second. The best of some
 attempts looks better than it is on the texts that chose it."""
@@ -83,8 +83,7 @@ class QualityMeter:
     ) -> None:
         """`report` is told how many tokens are read."""
         self.source = source
-        parameters = sum(each.numel() for each in source.module.parameters())
-        most = int(max(WORK / parameters, FEWEST_TOKENS)) // max(len(texts), 1)
+        most = affordable_tokens(source, WORK, fewest=FEWEST_TOKENS, most=MOST_TOKENS) // max(len(texts), 1)
         length = min(WINDOW, source.geometry.context_length, -(-most // 2))
         self.texts = {
             kind: [ids[start : start + length] for start in range(0, min(len(ids), most), length)] for kind, ids in texts.items()

@@ -36,10 +36,14 @@ MEASURED_TOKENS = 1024
 """Tokens of each text that rounding is measured on."""
 
 
+def affordable_tokens(source: Source, work: float, *, fewest: int, most: int) -> int:
+    """The tokens that take this work, in parameters times tokens, within limits."""
+    return int(min(max(work / sum(each.numel() for each in source.module.parameters()), fewest), most))
+
+
 def most_tokens(source: Source, *, forward_only: bool = False) -> int:
     """The largest number of tokens to calibrate on: fewer for a large model, and if there is no backward pass."""
-    parameters = sum(each.numel() for each in source.module.parameters())
-    return 4 * FEWEST_TOKENS if forward_only else int(min(max(MOST_WORK / parameters, FEWEST_TOKENS), MOST_TOKENS))
+    return 4 * FEWEST_TOKENS if forward_only else affordable_tokens(source, MOST_WORK, fewest=FEWEST_TOKENS, most=MOST_TOKENS)
 
 
 def windows(ids: Sequence[int], length: int) -> Tensor:

@@ -59,7 +59,6 @@ def test_a_product_with_massive_inputs_computes_in_float32_in_every_graph(tmp_pa
 
 def test_an_export_in_float32_has_nothing_to_settle(tmp_path: Path) -> None:
     model, stages = with_massive_inputs(tiny_model("llama", hidden_size=128, intermediate_size=128), token=7), list[str]()
-
     exact = Quantization(4, accuracy_level=1, method="rtn")
     made = export(model, tmp_path / "out", precision="int4", quantization=exact, eos_ids=(1,), report=stages.append)
     assert "unrounded_inputs" not in made.manifest.quantization

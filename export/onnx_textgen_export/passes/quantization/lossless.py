@@ -121,41 +121,34 @@ def grids(bits: Bits) -> tuple[Form, ...]:
     )
 
 
+def with_offsets(bits: Bits, block_size: int, code_bits: int | None = None) -> Form:
+    """A form whose blocks have an offset each; `code_bits`: the bits that its codes have, where those are fewer than `bits`."""
+    return Form(
+        f"{bits} bits in blocks of {block_size} with offsets",
+        bits,
+        block_size,
+        functools.partial(find_offset_grid, bits=code_bits or bits),
+        "offsets",
+        code_bits=code_bits,
+        is_costly=code_bits is not None,
+    )
+
+
 TERNARY = Form("ternary", 2, BLOCK_SIZE, round_ternary, scales="rows")
-COSTLY_FORMS = (
-    Form(
-        "4 bits in blocks of 16 with offsets",
-        4,
-        16,
-        functools.partial(find_offset_grid, bits=2),
-        "offsets",
-        code_bits=2,
-        is_costly=True,
-    ),
-    Form("int8 in blocks of 16", 8, 16, functools.partial(find_grid, bits=8, symmetric=True), is_costly=True),
-    Form(
-        "8 bits in blocks of 32 with offsets",
-        8,
-        32,
-        functools.partial(find_offset_grid, bits=5),
-        "offsets",
-        code_bits=5,
-        is_costly=True,
-    ),
-)
-"""Q2_K, Q6_K, and Q5_1 and Q5_K of llama.cpp."""
 FORMS = (
     TERNARY,
     Form("Q4_0", 4, GGUF_BLOCK_SIZE, functools.partial(round_symmetric, bits=4)),
     *grids(4),
-    Form("4 bits in blocks of 32 with offsets", 4, GGUF_BLOCK_SIZE, functools.partial(find_offset_grid, bits=4), "offsets"),
-    COSTLY_FORMS[0],
+    with_offsets(4, GGUF_BLOCK_SIZE),
+    with_offsets(4, 16, code_bits=2),
     Form("Q8_0", 8, GGUF_BLOCK_SIZE, round_to_127),
     *grids(8),
-    *COSTLY_FORMS[1:],
+    Form("int8 in blocks of 16", 8, 16, functools.partial(find_grid, bits=8, symmetric=True), is_costly=True),
+    with_offsets(8, GGUF_BLOCK_SIZE, code_bits=5),
 )
-"""Those with the fewest bits first; Q4_0 and Q8_0 are llama.cpp's blocks, whose scales their extremes tell. 4 bits with offsets
-hold its Q4_1 and Q4_K, int4 in blocks of 16 its Q3_K, int8 in blocks of 32 its Q5_0."""
+"""Those with the fewest bits first; Q4_0 and Q8_0 are llama.cpp's blocks, whose scales their extremes tell. Of its other kinds, 4 bits
+with offsets hold Q4_1 and Q4_K, in blocks of 16 Q2_K; int4 in blocks of 16 Q3_K; int8 in blocks of 32 Q5_0, in blocks of 16 Q6_K;
+8 bits with offsets Q5_1 and Q5_K."""
 
 
 def mark_lossless(graph: ir.Graph, stored: Mapping[str, StoredForm]) -> None:

@@ -44,7 +44,7 @@ class StoredWeight:
     order: Order | None = None
     """The inputs of its products, in the order of its blocks; None: as they come."""
     middle: int = 0
-    """The code that its offsets do not count from, but products do."""
+    """The code that products take for zero, while its offsets count from code 0."""
 
 
 def quantize(model: ir.Model, options: Quantization, target: Target = "ort", plan: Plan | None = None) -> Roundings:
