@@ -146,9 +146,10 @@ FORMS = (
     Form("int8 in blocks of 16", 8, 16, functools.partial(find_grid, bits=8, symmetric=True), is_costly=True),
     with_offsets(8, GGUF_BLOCK_SIZE, code_bits=5),
 )
-"""Those with the fewest bits first; Q4_0 and Q8_0 are llama.cpp's blocks, whose scales their extremes tell. Of its other kinds, 4 bits
-with offsets hold Q4_1 and Q4_K, in blocks of 16 Q2_K; int4 in blocks of 16 Q3_K; int8 in blocks of 32 Q5_0, in blocks of 16 Q6_K;
-8 bits with offsets Q5_1 and Q5_K."""
+"""Those with the fewest bits first; Q4_0 and Q8_0 are llama.cpp's blocks, whose scales their extremes tell.
+
+Of its other kinds, 4 bits with offsets hold Q4_1 and Q4_K, in blocks of 16 Q2_K; int4 in blocks of 16 Q3_K; int8 in blocks of 32
+Q5_0, of 16 Q6_K; 8 bits with offsets Q5_1 and Q5_K."""
 
 
 def mark_lossless(graph: ir.Graph, stored: Mapping[str, StoredForm]) -> None:
