@@ -9,7 +9,7 @@ kernels without rounding unpack the whole matrix for every token.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Container, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,38 +17,78 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from onnx_textgen.backends.onnxruntime_session import make_options
+from onnx_textgen.inference.graph_runner import Logits
 
+from ..errors import as_export_error
 from ..passes.graph.accuracy import FLOAT32, ROUNDED, accuracy_of, set_accuracy
 from ..passes.graph.linear import add_constant
 from ..proof.same_weights import opened_after
 from ..proof.scenarios import decoders_of, fed, open_encoder
-from ..sources.source import Source
-from .texts import affordable_tokens
+from .quality import Measures, QualityMeter, summaries
 
 COSTLY = 0.5
 """Largest error of an output, relative to the usual size of outputs, from which a product is costly. Others have 0.01 to 0.1; an
 error of 0.4 at the first token of SmolLM2 changes no prediction, 0.9 at a later token of Qwen2.5-Coder-0.5B does."""
-WORK = 2e11
-"""Parameters times tokens of a text."""
-FEWEST_TOKENS, MOST_TOKENS = 64, 256
+WORTH_FLOAT32 = 0.95
+"""Products compute in float32 if the loss falls below this share, because they take two to three times as long."""
 
 
-def costly_products(source: Source, graph: Path, texts: Sequence[list[int]]) -> list[str]:
-    """The names of the codes of products of 4 bits that lose too much by rounding their inputs, on the beginnings of texts."""
-    names, found = list[str](), list[list[npt.NDArray[np.float32]]]()
+class InputRounding:
+    """Lets the products that lose too much by rounding their inputs keep them; every product is examined once."""
 
-    def add_twins(model: ir.Graph) -> None:
-        names.extend(compare_with_float32(model))
+    def __init__(self, meter: QualityMeter) -> None:
+        self.meter = meter
+        self.examined, self.unrounded = set[str](), set[str]()
+        """The codes of products, and of those that compute in float32."""
 
-    most = affordable_tokens(source, WORK, fewest=FEWEST_TOKENS, most=MOST_TOKENS)
-    with opened_after(graph, add_twins, make_options(None)) as session:
-        outputs = [output for place in range(len(names)) for output in outputs_of(place)]
-        new_decoder = decoders_of(source, session, encoder=open_encoder(source, graph), extra_outputs=outputs)
-        for text in texts if names else ():
-            decoder = new_decoder(text[:most])
-            found += [[each.ravel() for each in decoder.last_extra_outputs] for _ in fed(decoder, text[:most])]
-    sizes = [np.concatenate(each) for each in zip(*found, strict=True)]
-    return [name for name, errors, usual in zip(names, sizes[::2], sizes[1::2], strict=True) if is_costly(errors, usual)]
+    def measure(self, graph: Path, report: Callable[[str], None]) -> tuple[Measures, tuple[str, ...]]:
+        """Set the products of a package, in all graphs of its folder, and measure it.
+
+        Returns its quality, and the layers that do not round their inputs.
+        """
+        products = [codes_of(node) for node in rounded_products(ir.load(graph).graph)]
+        compute_at(graph.parent, self.unrounded.intersection(products), FLOAT32)
+        if self.examined.issuperset(products):
+            found = self.meter.measure(graph, "search", report)
+        else:
+            found = self.examine(graph, report)
+            self.examined.update(products)
+        return found, tuple(layer_name(name) for name in products if name in self.unrounded)
+
+    def examine(self, graph: Path, report: Callable[[str], None]) -> Measures:
+        """Find the costly products of a package, let them compute in float32 if that makes it better, and return its quality."""
+        found, costly = self.find_costly(graph, report)
+        if not costly:
+            return found
+        compute_at(graph.parent, costly, FLOAT32)
+        better = self.meter.measure(graph, "search", report)
+        before, after = (summaries([each])["all"].kl_mean for each in (found, better))
+        if after < WORTH_FLOAT32 * before:
+            self.unrounded.update(costly)
+            return better
+        compute_at(graph.parent, costly, ROUNDED)
+        return found
+
+    def find_costly(self, graph: Path, report: Callable[[str], None]) -> tuple[Measures, list[str]]:
+        """The quality of a package, and the names of the codes of products that lose too much."""
+        source, names, norms = self.meter.source, list[str](), list[list[npt.NDArray[np.float32]]]()
+
+        def add_twins(model: ir.Graph) -> None:
+            names.extend(compare_with_float32(model, self.examined))
+
+        def feed(text: list[int]) -> Iterator[Logits]:
+            decoder = new_decoder(text)
+            for logits in fed(decoder, text):
+                norms.append([each.ravel() for each in decoder.last_extra_outputs])
+                yield logits
+
+        with as_export_error(), opened_after(graph, add_twins, make_options(None)) as session:
+            outputs = [output for place in range(len(names)) for output in outputs_of(place)]
+            new_decoder = decoders_of(source, session, encoder=open_encoder(source, graph), extra_outputs=outputs)
+            found = self.meter.measure_fed(feed, "search", report)
+        sizes = [np.concatenate(each) for each in zip(*norms, strict=True)]
+        costly = [name for name, errors, usual in zip(names, sizes[::2], sizes[1::2], strict=True) if is_costly(errors, usual)]
+        return found, costly
 
 
 def is_costly(errors: npt.NDArray[np.float32], outputs: npt.NDArray[np.float32]) -> bool:
@@ -61,9 +101,14 @@ def outputs_of(place: int) -> tuple[str, str]:
     return f"rounded_inputs.error.{place}", f"rounded_inputs.size.{place}"
 
 
-def compare_with_float32(graph: ir.Graph) -> list[str]:
-    """Add outputs that compare every product of 4 bits with one on unrounded inputs; returns the names of their codes."""
-    products = [node for node in graph if is_four_bits(node) and accuracy_of(node) == ROUNDED]
+def rounded_products(graph: ir.Graph) -> list[ir.Node]:
+    """The products of 4 bits that round their inputs."""
+    return [node for node in graph if is_four_bits(node) and accuracy_of(node) == ROUNDED]
+
+
+def compare_with_float32(graph: ir.Graph, known: Container[str] = ()) -> list[str]:
+    """Add outputs that compare products of 4 bits with ones on unrounded inputs, but for known ones; returns their codes' names."""
+    products = [node for node in rounded_products(graph) if codes_of(node) not in known]
     for place, node in enumerate(products):
         twin = ir.node(node.op_type, list(node.inputs), dict(node.attributes), domain=node.domain)
         set_accuracy(twin, FLOAT32)
@@ -78,8 +123,10 @@ def compare_with_float32(graph: ir.Graph) -> list[str]:
     return [codes_of(node) for node in products]
 
 
-def compute_at(folder: Path, names: Sequence[str], level: int) -> None:
+def compute_at(folder: Path, names: Collection[str], level: int) -> None:
     """Set the accuracy level of the products of 4 bits with these codes, in all graphs of a folder."""
+    if not names:
+        return
     wanted = frozenset(names)
     for path in folder.rglob("*.onnx"):
         model = ir.load(path)

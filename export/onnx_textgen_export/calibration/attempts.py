@@ -16,7 +16,8 @@ from onnx_textgen.errors import first_line
 from onnx_textgen.package.manifest import Target
 
 from ..errors import ExportError, innermost
-from ..passes.graph.accuracy import FLOAT32, ROUNDED
+from ..passes.graph.accuracy import ROUNDED
+from ..passes.quantization.lossless import rounded_parameters
 from ..passes.quantization.options import Quantization
 from ..passes.quantization.plan import Plan
 from ..passes.quantization.rounding import Roundings
@@ -25,7 +26,7 @@ from ..sources.source import Source
 from ..sources.stored_form import StoredForm
 from ..tokenization.text_assets import TextAssets
 from ..weights.streamed import Weights
-from .activations import compute_at, costly_products, layer_name
+from .activations import InputRounding
 from .code_search import SMALLER_BLOCKS, Calibrated, calibrate
 from .matrices import find_matrices
 from .mix import Mix, cheapest_mix, describe_mix
@@ -40,8 +41,6 @@ OF_ACTIVATIONS = 0.002
 CALIBRATION_GAP = 1.16
 """Assumed ratio of the loss on another text to that on the calibration text, until it has been measured."""
 MOST_ATTEMPTS = 6
-WORTH_FLOAT32 = 0.95
-"""Products compute in float32 if the loss falls below this share, because they take two to three times as long."""
 WORTH_USING = 0.95
 """A package that uses this share of the budget is accepted; below it, smaller ones are tried."""
 
@@ -149,7 +148,9 @@ def round_within_budget(traced: Traced, *, options: Quantization, budget: Budget
     tried = list[Measured]()
     reading = begin("read texts with PyTorch", report)
     texts = measured_texts(traced.source, traced.assets)
-    meter = QualityMeter(traced.source, traced.weights, texts, traced.work, reading)
+    searches = bool(rounded_parameters(traced.model.graph, options))
+    meter = QualityMeter(traced.source, traced.weights, texts, traced.work, searches=searches, report=reading)
+    inputs = InputRounding(meter)
     calibrated = calibration(traced, options=options, budget=budget, report=report)
 
     def make(attempt: Attempt) -> Measured:
@@ -157,10 +158,13 @@ def round_within_budget(traced: Traced, *, options: Quantization, budget: Budget
         plan = calibrated.plan(attempt.mix) if calibrated is not None and attempt.mix else None
         size, roundings = write(attempt.options, plan)
         assert roundings is not None, "there are options"
-        rounds = attempt.options.accuracy_level == ROUNDED and attempt.options.activations is None
-        found, unrounded = measure(traced.graph, meter, report, rounds_inputs=rounds)
+        measuring, unrounded = begin("measure the rounding", report), tuple[str, ...]()
+        if attempt.options.accuracy_level == ROUNDED and attempt.options.activations is None:
+            found, unrounded = inputs.measure(traced.graph, measuring)
+        else:
+            found = meter.measure(traced.graph, "search", measuring)
         made = Measured(attempt, size, found, roundings, unrounded)
-        return accept(made) if made.loss <= limit else made
+        return accept(made) if searches and made.loss <= limit else made
 
     def accept(made: Measured) -> Measured:
         measuring = begin("measure on other texts", report)
@@ -173,27 +177,9 @@ def round_within_budget(traced: Traced, *, options: Quantization, budget: Budget
     best = best_of(tried, limit, budget)
     if best is not tried[-1]:
         best = make(best.attempt)
-    best = best if best.accepted is not None else accept(best)
+    best = best if best.accepted is not None or not searches else accept(best)
     report(verdict(best, tried, limit, budget))
     return best
-
-
-def measure(graph: Path, meter: QualityMeter, report: Report, *, rounds_inputs: bool) -> tuple[Measures, tuple[str, ...]]:
-    """Measure a package, with its costly products in float32 if that helps; returns the quality, and the names of their layers."""
-    found = meter.measure(graph, "search", begin("measure the rounding", report))
-    if not rounds_inputs:
-        return found, ()
-    report("measure the rounding of inputs")
-    costly = costly_products(meter.source, graph, [windows[0] for windows in meter.texts.values()])
-    if not costly:
-        return found, ()
-    compute_at(graph.parent, costly, FLOAT32)
-    better = meter.measure(graph, "search", begin(f"measure with {len(costly)} products in float32", report))
-    before, after = (summaries([each])["all"].kl_mean for each in (found, better))
-    if after < WORTH_FLOAT32 * before:
-        return better, tuple(map(layer_name, costly))
-    compute_at(graph.parent, costly, ROUNDED)
-    return found, ()
 
 
 def begin(stage: str, report: Report) -> Report:

@@ -143,12 +143,19 @@ def slope_of_predictions(
             logits = output_layer(part[None])[0]
         with torch.no_grad():
             probabilities = torch.softmax(logits, -1)
-            drawn = torch.multinomial(probabilities, 1, generator=generator)
+            drawn = draw(probabilities, generator)
             of_logits = probabilities.scatter_add_(1, drawn, torch.full_like(drawn, -1, dtype=probabilities.dtype))
         if see is not None:
             see(part.detach(), of_logits)
         slope[start : start + rows] = torch.autograd.grad(logits, part, of_logits)[0]
     return slope.reshape(hidden.shape)
+
+
+def draw(probabilities: Tensor, generator: torch.Generator) -> Tensor:
+    """One choice [rows, 1] for each row of probabilities; `torch.multinomial` takes twenty times as long."""
+    sums = probabilities.cumsum(-1)
+    at = torch.rand(len(sums), 1, generator=generator) * sums[:, -1:]
+    return torch.searchsorted(sums, at).clamp_(max=sums.shape[1] - 1)
 
 
 def read_inputs(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor, nn
 
 from onnx_textgen.backends.onnxruntime_session import open_session
 from onnx_textgen.inference.graph_runner import Logits
@@ -17,14 +20,15 @@ from onnx_textgen.inference.graph_runner import Logits
 from ..errors import as_export_error
 from ..proof.measures import ROWS_AT_A_TIME, Quality, log_softmax
 from ..proof.scenarios import decoders_of, fed, open_encoder
+from ..sources.output_layer import only_these_positions
 from ..sources.source import Source
-from ..weights.streamed import Weights
+from ..weights.streamed import Weights, blocks_of
 from .texts import WINDOW, affordable_tokens
 
 WORK = 2.5e12
 """Parameters times tokens that PyTorch reads."""
 FEWEST_TOKENS, MOST_TOKENS = 1024, 4096
-"""Tokens of all texts, for a large and for a small model."""
+"""Tokens of all texts, for a large and for a small model; half of them if nothing is searched."""
 Part = Literal["search", "acceptance"]
 """Half of the windows of each text: attempts are compared on the first, and a package is accepted on the second. The best of some
 attempts looks better than it is on the texts that chose it."""
@@ -70,6 +74,18 @@ def largest_loss(measures: Measures) -> float:
     return max(each.summary().kl_mean for each in measures.values())
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Window:
+    """Tokens of a text that are read together, from an empty context."""
+
+    kind: str
+    place: int
+    """Among the windows of the text."""
+    ids: list[int]
+    file: Path
+    """PyTorch's log-probabilities; float16 is exact enough where a probability is not tiny."""
+
+
 class QualityMeter:
     """PyTorch's predictions on some texts, kept in a file, so that every attempt is measured without PyTorch."""
 
@@ -79,46 +95,78 @@ class QualityMeter:
         weights: Weights,
         texts: Mapping[str, list[int]],
         folder: Path,
+        *,
+        searches: bool = True,
         report: Callable[[str], None] = lambda step: None,
     ) -> None:
-        """`report` is told how many tokens are read."""
+        """`searches`: attempts will be compared, so texts have two halves, else one. `report` is told each layer that read them."""
         self.source = source
-        most = affordable_tokens(source, WORK, fewest=FEWEST_TOKENS, most=MOST_TOKENS) // max(len(texts), 1)
-        length = min(WINDOW, source.geometry.context_length, -(-most // 2))
-        self.texts = {
-            kind: [ids[start : start + length] for start in range(0, min(len(ids), most), length)] for kind, ids in texts.items()
-        }
-        count = sum(len(window) for windows in self.texts.values() for window in windows)
-        self.log_probabilities = np.lib.format.open_memmap(
-            folder / "reference.npy", mode="w+", dtype=np.float16, shape=(count, source.geometry.vocab_size)
-        )
-        """[tokens, vocabulary]; float16 is exact enough where a probability is not tiny."""
-        start = 0
-        with weights.present(), torch.no_grad():
-            for windows in self.texts.values():
-                for together in (windows[:-1], windows[-1:]):  # all but the last have the same length
-                    for logits in source.reference(torch.tensor(together)) if together else ():
-                        for rows in logits.split(ROWS_AT_A_TIME):
-                            self.log_probabilities[start : start + len(rows)] = rows.float().log_softmax(-1).numpy()
-                            start += len(rows)
-                        report(f"{start:,} of {count:,} tokens")
+        most = affordable_tokens(source, WORK, fewest=FEWEST_TOKENS, most=MOST_TOKENS) // (2 * max(len(texts), 1))
+        length = min(WINDOW, source.geometry.context_length, most)
+        most *= 2 if searches else 1
+        self.chosen = [
+            Window(kind, start // length, ids[start : min(start + length, most)], folder / f"{kind}_{start}.float16")
+            for kind, ids in texts.items()
+            for start in range(0, min(len(ids), most), length)
+        ]
+        with weights.present(), torch.no_grad(), layers_told(source.module, report):
+            for size in dict.fromkeys(len(window.ids) for window in self.chosen):  # those of one length together
+                alike = [window for window in self.chosen if len(window.ids) == size]
+                found = logits_of(source, torch.tensor([window.ids for window in alike]))
+                for window, slices in zip(alike, found, strict=True):
+                    with window.file.open("wb") as file:
+                        for logits in slices:
+                            logits.float().log_softmax(-1).numpy().astype(np.float16).tofile(file)
+
+    def windows(self, part: Part) -> Iterator[tuple[Window, npt.NDArray[np.float16]]]:
+        """The windows of a part with PyTorch's log-probabilities [tokens, vocabulary]; a text's only window is in each part."""
+        windows = collections.Counter(window.kind for window in self.chosen)
+        for window in self.chosen:
+            if windows[window.kind] == 1 or (window.place % 2 == 0) == (part == "search"):
+                yield window, np.fromfile(window.file, np.float16).reshape(len(window.ids), -1)
 
     def measure(self, graph: Path, part: Part, report: Callable[[str], None] = lambda step: None) -> Measures:
-        """Measure a package's graph on one part of each text; on all of a text that has a single window."""
+        """Measure a package's graph on one part of the texts."""
         with as_export_error():
-            session, start, done, found = open_session(graph, device="cpu"), 0, 0, dict[str, Positions]()
+            session = open_session(graph, device="cpu")
             new_decoder = decoders_of(self.source, session, encoder=open_encoder(self.source, graph))
-            for kind, windows in self.texts.items():
-                parts = list[Positions]()
-                for place, window in enumerate(windows):
-                    if len(windows) == 1 or (place % 2 == 0) == (part == "search"):
-                        wanted = self.log_probabilities[start : start + len(window)]
-                        parts.append(compare(fed(new_decoder(window), window), wanted, window))
-                        done += len(window)
-                        report(f"{done:,} tokens")
-                    start += len(window)
-                found[kind] = Positions.joined(parts)
-        return found
+            return self.measure_fed(lambda ids: fed(new_decoder(ids), ids), part, report)
+
+    def measure_fed(self, feed: Callable[[list[int]], Iterator[Logits]], part: Part, report: Callable[[str], None]) -> Measures:
+        """Measure the logits that `feed` gives for token ids, in slices, on one part of the texts."""
+        done, found = 0, dict[str, list[Positions]]()
+        for window, wanted in self.windows(part):
+            found.setdefault(window.kind, []).append(compare(feed(window.ids), wanted, window.ids))
+            done += len(window.ids)
+            report(f"{done:,} tokens")
+        return {kind: Positions.joined(parts) for kind, parts in found.items()}
+
+
+@contextlib.contextmanager
+def layers_told(module: nn.Module, report: Callable[[str], None]) -> Iterator[None]:
+    """Within the context, report each layer that has run."""
+    with contextlib.ExitStack() as stack:
+        layers = blocks_of(module)
+        for number, layer in enumerate(layers.values(), 1):
+            step = f"layer {number} of {len(layers)}"
+            stack.callback(layer.register_forward_hook(lambda *_, step=step: report(step)).remove)
+        yield
+
+
+def logits_of(source: Source, ids: Tensor) -> Iterator[Iterator[Tensor]]:
+    """PyTorch's logits of each text of `ids` [texts, tokens], in slices [positions, vocabulary]; one pass for all if possible.
+
+    The output layer is applied to a slice at a time, unless the model changes its outputs, by a cap for example.
+    """
+    if (head := source.head) is not None:
+        first = torch.arange(1)
+        with only_these_positions(head, torch.arange(ids.shape[1])) as hidden, only_these_positions(head, first):
+            logits = source.reference(ids)
+        if torch.allclose(head(hidden[0][:, first]), logits, atol=1e-5):
+            yield from (map(head, torch.split(text, ROWS_AT_A_TIME)) for text in hidden[0])
+            return
+    for text in ids:
+        yield iter(torch.split(source.reference(text[None])[0], ROWS_AT_A_TIME))
 
 
 def compare(got: Iterator[Logits], want: npt.NDArray[np.float16], window: list[int]) -> Positions:

@@ -104,7 +104,7 @@ class GGUFTensors:
             mapping = self.translator.mapping
             found = self.translator.processor.process(values, source, tensor_key_mapping=mapping, parsed_parameters=made)
             if found.name is not None:  # else it was put into `made`
-                made["tensors"][name] = torch.from_numpy(found.weights.copy())
+                made["tensors"][name] = torch.from_numpy(np.ascontiguousarray(found.weights))
         return made["tensors"][name]
 
 

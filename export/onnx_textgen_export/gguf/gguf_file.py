@@ -6,6 +6,7 @@ here: `numpy` cuts a slice beyond the end short without an error.
 
 from __future__ import annotations
 
+import concurrent.futures
 import re
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from onnx_textgen.errors import first_line
+from onnx_textgen.machine_limits import threads_within_limits, usable_cores
 
 from ..errors import ExportError, failing_as
 
@@ -28,8 +30,8 @@ VOCABULARY = "tokenizer.ggml."
 """What the keys of the tokenizer begin with."""
 PLAIN_KINDS = frozenset({"F64", "F32", "F16", "BF16"})
 """Kinds of tensors that are not quantised."""
-BYTES_AT_A_TIME, ROWS_OF_A_STEP = 1 << 19, 16
-"""Bytes that are dequantised together; rows that `gguf` takes in a step."""
+BYTES_AT_A_TIME = 1 << 19
+"""Bytes that are dequantised in a step."""
 
 
 class BoundedReader(gguf.GGUFReader):
@@ -98,6 +100,8 @@ class GGUFFile:
         """By the name in the file."""
         self.metadata: dict[str, Any] = {}
         """By key: numbers, texts, and lists of them."""
+        self.finite = set[str]()
+        """Tensors that were read, and have no NaN."""
         readers = list[BoundedReader]()
         for part in self.paths:
             with failing_as(f"{part} is no whole GGUF file", "; fetch it again"):
@@ -117,25 +121,37 @@ class GGUFFile:
         """A tensor in float32, dequantised; raises `ExportError` for a type that `gguf` cannot dequantise, and for NaN."""
         tensor = self.tensors[name]
         try:
-            with np.errstate(all="ignore"):  # of damaged scales
-                values: npt.NDArray[np.float32] = dequantized(tensor.data, tensor.tensor_type)
+            values = dequantized(tensor.data, tensor.tensor_type)
         except (NotImplementedError, ValueError) as error:
             raise ExportError(
                 f"{self.paths[0]} stores {name} as {tensor.tensor_type.name}, which cannot be read: {first_line(error)}; "
                 "give the file in another quantisation"
             ) from error
-        if not np.isfinite(values).all():
+        if name not in self.finite and not np.isfinite(values).all():
             raise ExportError(f"{name} in {self.paths[0]} has numbers that are not finite; the file is damaged, fetch it again")
+        self.finite.add(name)
         return values
 
 
 def dequantized(data: npt.NDArray[Any], kind: gguf.GGMLQuantizationType) -> npt.NDArray[np.float32]:
-    """Like `gguf.dequantize`, which works on 16 rows at a time: rows are joined, so that few steps are needed, in the cache."""
+    """Like `gguf.dequantize`, which works on 16 rows at a time: in steps as large as the cache, by all threads."""
     plain = np.asarray(data)  # without the costs of a memmap at every slice
     rows = plain.reshape(-1, plain.shape[-1])
-    most = min(BYTES_AT_A_TIME // (ROWS_OF_A_STEP * max(rows.shape[1] * rows.itemsize, 1)), len(rows))
-    together = next((count for count in range(most, 1, -1) if len(rows) % count == 0), 1)
-    values = np.asarray(gguf.dequantize(rows.reshape(len(rows) // together, -1), kind), np.float32)
+    block, block_bytes = gguf.GGML_QUANT_SIZES[kind]
+    values = np.empty((len(rows), rows.shape[1] * rows.itemsize // block_bytes * block), np.float32)
+    together = max(BYTES_AT_A_TIME // max(rows.shape[1] * rows.itemsize, 1), 1)
+
+    def fill(start: int) -> None:
+        some = rows[start : start + together]
+        with np.errstate(all="ignore"):  # of damaged scales
+            values[start : start + together] = gguf.dequantize(some.reshape(1, -1), kind).reshape(len(some), -1)
+
+    starts = range(0, len(rows), together)
+    if len(starts) <= 1:
+        list(map(fill, starts))
+    else:
+        with concurrent.futures.ThreadPoolExecutor(threads_within_limits() or usable_cores()) as pool:
+            list(pool.map(fill, starts))  # raises the exception of a step
     return values.reshape(*plain.shape[:-1], -1)
 
 

@@ -60,12 +60,18 @@ def source_from_decoder(model: PreTrainedModel, *, context_length: int | None = 
     check_dynamic(model, length)
     named = frozenset(inspect.signature(model.forward).parameters)
     layout = probe_cache(model, tuple(named))
-    path = choose_path(Model(model, layout, named), reference, length)
+    seen = list[tuple[Tensor, nn.Module | None]]()
+
+    def seen_reference(ids: Tensor) -> Tensor:
+        seen.append(run_with_head(model, lambda: reference(ids)))
+        return seen[-1][0]
+
+    path = choose_path(Model(model, layout, named), seen_reference, length)
     known = path.model
     if context_length is None:
         length -= path.position_offset or 0  # the first rows of its table of positions are not positions
     switch = switch_of(model, length)
-    logits, head = run_with_head(model, lambda: reference(torch.tensor([[0, 1]])))
+    logits, head = seen[-1]
     return Source(
         module=model,
         call=path.call,

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+import numpy as np
 import onnx_ir as ir
 
 from ..passes.graph.encoder_decoder import split_encoder_decoder
@@ -99,7 +100,9 @@ def write_weights(model: ir.Model, folder: Path, weights: str) -> None:
 
 def write_tensor(tensor: ir.TensorProtocol, file: BinaryIO) -> None:
     """Append a tensor's bytes, without a copy if the tensor supports that."""
-    if (write := getattr(tensor, "tofile", None)) is not None:
+    if isinstance(tensor, ir.LazyTensor) and tensor.dtype in (ir.DataType.FLOAT, ir.DataType.FLOAT16):
+        np.ascontiguousarray(tensor.numpy()).tofile(file)  # `tofile` alone writes a transposed matrix number by number
+    elif (write := getattr(tensor, "tofile", None)) is not None:
         write(file)
     else:
         file.write(tensor.tobytes())

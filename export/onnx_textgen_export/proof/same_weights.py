@@ -46,6 +46,8 @@ from .scenarios import (
     source_ids_for,
 )
 
+SLOW_PIECE, SLOW_STEPS = 8, 2
+"""Tokens of the first piece of a text, and steps of a batch."""
 EXPERTS = "ORT_QMOE_CPU_QNBIT_GEMM"
 """Environment variable that does the same for experts: QMoE has no such level at 8 bits (microsoft/onnxruntime#32644)."""
 
@@ -96,11 +98,11 @@ def opened_for_proof(
 
 
 def feed_exactly(source: Source, decoder: NewDecoder, ids: list[int]) -> Iterator[ScenarioRun]:
-    """One text, beginnings of it, and a long one if there are windows: few, as every pass of PyTorch rounds all weights again."""
+    """One text, beginnings of it, and a long one if there are windows: few runs, as one may take seconds."""
     text, read = ids[: min(WHOLE_LENGTH, source.geometry.context_length)], source_ids_for(source, ids)
     yield ScenarioRun("whole prompt", [Fed(text, feed_whole(decoder(read), text), read)])
-    yield ScenarioRun("several tokens over a past", [Fed(text, feed_in_pieces(decoder(read), text), read)])
-    yield feed_batch(source, decoder, ids, [text[: len(text) // 3], text, text[: len(text) // 2]])
+    yield ScenarioRun("several tokens over a past", [Fed(text, feed_in_pieces(decoder(read), text, first=SLOW_PIECE), read)])
+    yield feed_batch(source, decoder, ids, [text[: len(text) // 3], text, text[: len(text) // 2]], most_steps=SLOW_STEPS)
     if source.windows or source.rotary_switch is not None:
         yield ScenarioRun("long text", [Fed(ids, feed_long(decoder(read), ids), read)])
 
@@ -156,7 +158,8 @@ def prove_with_rounding(
     measured, golden = prove(reference, weights, graph, ids, tolerance=tolerance, remedy=remedy, adapter=adapter)
     if roundings is None:
         return Compared(measured, [], golden)
-    exact, exact_runs = prove_exactly(source, weights, graph, ids, roundings, drafts=golden, adapter=adapter)
+    known = reference if roundings.keeps_all else None
+    exact, exact_runs = prove_exactly(source, weights, graph, ids, roundings, known=known, drafts=golden, adapter=adapter)
     return Compared(measured, exact, with_exact_ids(golden, exact_runs))
 
 
@@ -167,21 +170,23 @@ def prove_exactly(
     ids: list[int],
     roundings: Roundings,
     *,
+    known: Reference | None = None,
     drafts: Sequence[GoldenRun] = (),
     adapter: ProvenAdapter | None = None,
 ) -> tuple[list[Scenario], tuple[GoldenRun, ...]]:
     """Measure a quantised package by float32's limits; raises `ExportError` if it differs by more than its rounding.
 
-    Returns the measurements, and the greedy continuations of `drafts`' prompts in that arithmetic. There are no measurements if a
-    rounded matrix is no parameter of the module, so that PyTorch cannot be given the same weights.
+    known: the reference, where the weights are the source's own. Returns the measurements, and the greedy continuations of
+    `drafts`' prompts in that arithmetic. There are no measurements if a rounded matrix is no parameter of the module, so that
+    PyTorch cannot be given the same weights.
     """
     changes, tolerance = roundings.by_name(source.module), TOLERANCES[roundings.arithmetic]
     with as_export_error():
         fed, golden = run_exactly(source, graph, ids, drafts, adapter)
     if changes is None:
         return [], golden
-    with weights.present(changes), computing_with(adapter, source.module):
-        reference = Reference(source)
+    with weights.present(changes if known is None else None), computing_with(adapter, source.module):
+        reference = known or Reference(source)
         reference.read(fed, golden)
         measured = [judge_scenario(reference, each) for each in fed]
         for scenario in measured:

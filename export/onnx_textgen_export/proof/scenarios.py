@@ -35,7 +35,7 @@ LONG_LENGTH = 1100
 """More than two prefill chunks, and more than the first buffers hold."""
 LONGEST_LENGTH = 8300
 """The text is made long enough to cross windows and rotary switches up to this length; longer ones are reported as untested."""
-LAST_STEPS = 16
+LAST_STEPS, BATCH_STEPS = 16, 8
 MOST_LOGITS = 1 << 25
 """Most logits of the long text that are compared; with a vocabulary of 128,000, those of its last 260 positions."""
 
@@ -58,9 +58,9 @@ def feed_one_by_one(decoder: Decoder, ids: list[int]) -> Logits:
     return np.concatenate([decoder.feed([token]) for token in ids])
 
 
-def feed_in_pieces(decoder: Decoder, ids: list[int]) -> Logits:
-    """Chunks of 1, 2, 4 ... tokens, each over the cache of those before."""
-    parts, start, size = [], 0, 1
+def feed_in_pieces(decoder: Decoder, ids: list[int], first: int = 1) -> Logits:
+    """Chunks of `first` tokens, twice as many and so on, each over the cache of those before."""
+    parts, start, size = [], 0, first
     while start < len(ids):
         parts.append(decoder.feed(ids[start : start + size], every_position=True))
         start, size = start + size, 2 * size
@@ -158,11 +158,13 @@ def run_scenarios(source: Source, decoder: NewDecoder, ids: list[int]) -> Iterat
     yield ScenarioRun(name, [Fed(ids, feed_long(decoder(read), ids), read)])
 
 
-def feed_batch(source: Source, decoder: NewDecoder, ids: list[int], texts: list[list[int]]) -> ScenarioRun:
+def feed_batch(
+    source: Source, decoder: NewDecoder, ids: list[int], texts: list[list[int]], most_steps: int = BATCH_STEPS
+) -> ScenarioRun:
     """Texts of different lengths in one batch, of an encoder-decoder after sources of different lengths."""
     read = source_ids_for(source, ids)
     sources = [read[: -(-len(read) // count)] for count in (3, 1, 2)]
-    ragged = feed_ragged(decoder(*sources), texts, min(8, len(texts[1]) // 4))
+    ragged = feed_ragged(decoder(*sources), texts, min(most_steps, len(texts[1]) // 4))
     return ScenarioRun("ragged batch", [Fed(*each) for each in zip(texts, ragged, sources, strict=True)])
 
 

@@ -118,10 +118,10 @@ def replace(graph: ir.Graph, old: ir.Node, new: list[ir.Node]) -> None:
 
 
 def transposed_lazily(tensor: ir.TensorProtocol) -> ir.LazyTensor:
-    """The transpose of a matrix, computed when it is written."""
+    """The transpose of a matrix, read when it is written."""
     rows, columns = tensor.shape.numpy()
     lazy = ir.LazyTensor(
-        lambda: ir.tensor(np.ascontiguousarray(tensor.numpy().T), dtype=tensor.dtype),
+        lambda: ir.tensor(tensor.numpy().T, dtype=tensor.dtype),
         dtype=tensor.dtype,
         shape=ir.Shape([columns, rows]),
     )
@@ -129,24 +129,27 @@ def transposed_lazily(tensor: ir.TensorProtocol) -> ir.LazyTensor:
 
 
 def joined_weights(parts: Sequence[tuple[Linear, Columns]]) -> ir.LazyTensor:
-    """Columns of the weights of `parts`, concatenated to [in, out] when they are written; each weight is read once."""
+    """Columns of the weights of `parts`, concatenated to [in, out] when they are written; each weight is read once.
+
+    The numbers of an output lie together, as in most sources, so that they are copied and divided into blocks in one piece.
+    """
     inputs, width = parts[0][0].sizes[0], sum(len(columns) for _, columns in parts)
     dtype = parts[0][0].weight.dtype
     assert dtype is not None, "constants have a type"
     tensors = [linear.weight.const_value for linear, _ in parts]  # now: a later pass may change the values' tensors
 
     def gather() -> ir.TensorProtocol:
-        out = np.empty((inputs, width), dtype.numpy())
+        out = np.empty((width, inputs), dtype.numpy())
         loaded: tuple[ir.TensorProtocol, npt.NDArray[np.generic]] | None = None
         start = 0
         for (linear, columns), tensor in zip(parts, tensors, strict=True):
             assert tensor is not None, "constants have data"
             if loaded is None or loaded[0] is not tensor:
                 loaded = (tensor, tensor.numpy())
-            matrix = loaded[1].T if linear.transposed else loaded[1]
-            out[:, start : start + len(columns)] = matrix[:, columns]
+            matrix = loaded[1] if linear.transposed else loaded[1].T
+            out[start : start + len(columns)] = matrix[columns]
             start += len(columns)
-        return ir.tensor(out, dtype=dtype)
+        return ir.tensor(out.T, dtype=dtype)
 
     joined = ir.LazyTensor(gather, dtype=dtype, shape=ir.Shape([inputs, width]))
     return made_of(joined, parameters_of_all(parts), pieces=pieces_of_all(parts))

@@ -235,6 +235,8 @@ def quantize_matrix(
     matrix: [out, in], or [in, out] if `inputs_first`, of any float type. row_scales: the bits of codes whose scales are stored by
     `with_row_scales`; 0: in float32.
     """
+    if inputs_first and matrix.flags.f_contiguous:
+        matrix, inputs_first = matrix.T, False
     outputs, inputs = matrix.shape[::-1] if inputs_first else matrix.shape
     rows = max(16, SLICE // max(inputs, 1) // 16 * 16)  # even, so that two slices never share a byte
 
