@@ -65,14 +65,15 @@ def write_gguf(
     architecture: str,
     *,
     kind: str = "F32",
+    kinds: Mapping[str, str] | None = None,
     extra: Mapping[str, np.ndarray] | None = None,
     settings: Mapping[str, str | float] | None = None,
     keys: Mapping[str, str | float] | None = None,
 ) -> dict[str, np.ndarray]:
     """Write a model; matrices in the quantisation `kind`. Returns the values by the module's names, as the file has them.
 
-    extra: further tensors. settings: further metadata of the architecture, by the key without its prefix. keys: metadata by the
-    whole key.
+    kinds: other quantisations, by the name of the layer, such as `v_proj`. extra: further tensors. settings: further metadata of
+    the architecture, by the key without its prefix. keys: metadata by the whole key.
     """
     config, writer = model.config, gguf.GGUFWriter(path, architecture)
     writer.add_name("tiny")
@@ -107,7 +108,7 @@ def write_gguf(
         layer = stem.rpartition(".")[2]
         turns = architecture == "llama" and layer in heads
         values = permuted(values, heads[layer]) if turns else values
-        quantisation = gguf.GGMLQuantizationType[kind if values.ndim == 2 else "F32"]
+        quantisation = gguf.GGMLQuantizationType[(kinds or {}).get(layer, kind) if values.ndim == 2 else "F32"]
         data = quantised(values, quantisation)
         writer.add_tensor(f"{names.get_name(stem)}.{suffix}", data, raw_dtype=quantisation)
         read = gguf.dequantize(data, quantisation)

@@ -63,6 +63,11 @@ Measures = dict[str, Positions]
 """By kind of text."""
 
 
+def measured_tokens(source: Source) -> int:
+    """How many tokens of both halves of all texts a model can afford."""
+    return affordable_tokens(source, WORK, fewest=FEWEST_TOKENS, most=MOST_TOKENS)
+
+
 def summaries(parts: Sequence[Measures]) -> dict[str, Quality]:
     """The quality on each kind of text, and on `all`."""
     kinds = {kind: Positions.joined([part[kind] for part in parts]) for kind in parts[0]}
@@ -100,8 +105,8 @@ class QualityMeter:
         report: Callable[[str], None] = lambda step: None,
     ) -> None:
         """`searches`: attempts will be compared, so texts have two halves, else one. `report` is told each layer that read them."""
-        self.source = source
-        most = affordable_tokens(source, WORK, fewest=FEWEST_TOKENS, most=MOST_TOKENS) // (2 * max(len(texts), 1))
+        self.source, self.searches = source, searches
+        most = measured_tokens(source) // (2 * max(len(texts), 1))
         length = min(WINDOW, source.geometry.context_length, most)
         most *= 2 if searches else 1
         self.chosen = [
@@ -119,10 +124,10 @@ class QualityMeter:
                             logits.float().log_softmax(-1).numpy().astype(np.float16).tofile(file)
 
     def windows(self, part: Part) -> Iterator[tuple[Window, npt.NDArray[np.float16]]]:
-        """The windows of a part with PyTorch's log-probabilities [tokens, vocabulary]; a text's only window is in each part."""
+        """The windows of a part with PyTorch's log-probabilities [tokens, vocabulary]; a text's only window is in both."""
         windows = collections.Counter(window.kind for window in self.chosen)
         for window in self.chosen:
-            if windows[window.kind] == 1 or (window.place % 2 == 0) == (part == "search"):
+            if not self.searches or windows[window.kind] == 1 or (window.place % 2 == 0) == (part == "search"):
                 yield window, np.fromfile(window.file, np.float16).reshape(len(window.ids), -1)
 
     def measure(self, graph: Path, part: Part, report: Callable[[str], None] = lambda step: None) -> Measures:

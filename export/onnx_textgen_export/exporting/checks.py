@@ -12,6 +12,7 @@ from onnx_textgen.errors import first_line
 from onnx_textgen.package.manifest import Manifest
 
 from ..calibration.attempts import limit_of
+from ..calibration.quality import measured_tokens
 from ..calibration.rounding_estimate import estimate_rounding
 from ..calibration.texts import most_tokens
 from ..errors import ExportError, innermost
@@ -21,6 +22,7 @@ from ..package.forecast import (
     Stored,
     estimate_export,
     larger_than_source,
+    speed_of_products,
     stored_parameters,
 )
 from ..passes.quantization.lossless import rounded_parameters
@@ -28,6 +30,7 @@ from ..passes.quantization.options import Quantization
 from ..proof.attention_maps import check_attentions
 from ..proof.certificate import SHORTEST_CONTEXT
 from ..proof.int8_cache import check_int8_cache
+from ..proof.scenarios import long_length
 from ..sources.source import Source
 from ..sources.stored_form import StoredForm
 from ..tokenization.text_assets import TextAssets
@@ -127,7 +130,25 @@ def forecast_of(source: Source, weights: Weights, options: ExportOptions, quanti
         target=options.target,
         resident_bytes=sum(4 * parameter.numel() for parameter in held),
         calibrated_numbers=most_tokens(source) * source.geometry.hidden_size if has_gradients else 0,
+        tokens=tokens_read(source, quantization),
+        speed=speed_of_products(),
     )
+
+
+def tokens_read(source: Source, quantization: Quantization | None) -> float:
+    """How many tokens PyTorch and the package read, all in all; a backward pass counts as two and a half forward passes."""
+    proof = 2 * long_length(source)
+    if quantization is None:
+        return proof
+    measured = measured_tokens(source)
+    if quantization.keeps_stored:
+        return proof + measured  # by half of the texts, read twice
+    attempts = 3 if quantization.bits == 4 else 2
+    once = proof + measured + measured / 2 * (attempts + 1)
+    if quantization.method != "calibrated":
+        return once
+    backward = 2.5 if quantization.bits == 4 else 0
+    return once + (1 + backward) * most_tokens(source, forward_only=quantization.bits == 8)
 
 
 def estimate_line(source: Source, weights: Weights, assets: TextAssets, quantization: Quantization, options: ExportOptions) -> str:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
+import torch
 from torch import nn
 
 from onnx_textgen.package.manifest import Precision, Target
@@ -45,6 +47,8 @@ ALIGNMENT, SMALLEST_OUTSIDE = 64, 1024
 """Alignment and smallest size of tensors in the weights' file, in bytes; smaller ones are stored in the graph (see `writer`)."""
 GRAPH_BYTES, GRAPH_BYTES_PER_LAYER = 100_000, 12_000
 """Size of `model.onnx` without weights."""
+USUAL_SPEED = 1.5e11
+"""Operations per second of products in float32 on the machine of `CostModel`'s seconds."""
 SPARE_BYTES = 16 << 20
 """Disk space beyond the weights: tokenizer, manifest, and the file system's own data."""
 
@@ -86,11 +90,23 @@ class CostModel:
     seconds_per_layer: float = 0.8
     """Tracing and passes."""
     seconds_per_billion: dict[str, float] = dataclasses.field(
-        default_factory=lambda: {"fp32": 30.0, "fp16": 30.0, "int8": 60.0, "int4": 90.0}
+        default_factory=lambda: {"fp32": 50.0, "fp16": 50.0, "int8": 90.0, "int4": 110.0}
     )
-    """Reading, quantising, writing and comparing a billion parameters."""
-    calibration_seconds_per_billion: dict[str, float] = dataclasses.field(default_factory=lambda: {"int8": 300.0, "int4": 1000.0})
-    """Added by calibration, including the packages that are measured until one meets its budget."""
+    """Reading, quantising and writing a billion parameters, and running single tokens of the proof."""
+    seconds_per_token_of_a_billion: float = 0.03
+    """Reading a token, by PyTorch or the package, with a billion parameters."""
+    search_seconds_per_billion: dict[str, float] = dataclasses.field(default_factory=lambda: {"int8": 155.0, "int4": 400.0})
+    """Finding the codes of a billion calibrated parameters."""
+
+
+def speed_of_products() -> float:
+    """Operations per second of a float32 product on this machine, in a moment; the fastest of some."""
+    left, right, seconds = torch.ones(512, 1024), torch.ones(1024, 4096), list[float]()
+    for _ in range(5):
+        start = time.perf_counter()
+        torch.mm(left, right)
+        seconds.append(time.perf_counter() - start)
+    return 2 * left.numel() * right.shape[1] / min(seconds)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -227,12 +243,15 @@ def estimate_export(
     target: Target = "ort",
     resident_bytes: int = 0,
     calibrated_numbers: int = 0,
+    tokens: float = 0,
+    speed: float = USUAL_SPEED,
     costs: CostModel | None = None,
 ) -> Forecast:
     """Disk, memory and time that an export of these parameters will need.
 
     options: of int8 and int4. resident_bytes: float32 parameters that stay in memory, in the module, while the package is compared.
-    calibrated_numbers: the tokens of a backward pass, times the hidden size; 0: no backward pass.
+    calibrated_numbers: the tokens of a backward pass, times the hidden size; 0: no backward pass. tokens: what PyTorch and the
+    package read, in forward passes. speed: of products on this machine.
     """
     costs = costs or CostModel()
     weights = file_bytes(weight_bytes(each, precision, options, target) for each in parameters)
@@ -241,13 +260,13 @@ def estimate_export(
     writing = costs.copies_of_largest * largest + 4 * calibrated_numbers * states
     comparing = resident_bytes + costs.session_factor * weights
     billions = sum(each.elements for each in parameters) / 1e9
-    calibrated = costs.calibration_seconds_per_billion[precision] if options is not None and options.method == "calibrated" else 0.0
+    searched = costs.search_seconds_per_billion[precision] if options is not None and options.method == "calibrated" else 0.0
+    per_billion = costs.seconds_per_billion[precision] + tokens * costs.seconds_per_token_of_a_billion + searched
+    usual = costs.start_seconds + layers * costs.seconds_per_layer + billions * per_billion
     return Forecast(
         package_bytes=weights + GRAPH_BYTES + layers * GRAPH_BYTES_PER_LAYER,
         memory_bytes=int(costs.base_bytes + max(writing, comparing)),
-        seconds=costs.start_seconds
-        + layers * costs.seconds_per_layer
-        + billions * (costs.seconds_per_billion[precision] + calibrated),
+        seconds=usual * USUAL_SPEED / speed,
     )
 
 

@@ -82,6 +82,11 @@ LOSSLESS = Condition(
 FLOAT32_ORT = Condition("float32, target `ort`", lambda settings: settings.target == "ort" and not is_float16(settings))
 
 
+def kept_forms(settings: Settings) -> Mapping[str, StoredForm]:
+    """How the source held parameters that may keep their numbers."""
+    return settings.stored if LOSSLESS.holds(settings) else {}
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pass:
     """One change of the graph, in place."""
@@ -137,7 +142,13 @@ def recurrences_pass(model: ir.Model, settings: Settings) -> None:
 @functools.wraps(fuse_attention_inputs)
 def attention_pass(model: ir.Model, settings: Settings) -> None:
     """`fuse_attention_inputs` with the context length that its tables of positions cover."""
-    fuse_attention_inputs(model, context_length=settings.context_length)
+    fuse_attention_inputs(model, context_length=settings.context_length, stored=kept_forms(settings))
+
+
+@functools.wraps(pack_projections)
+def packing_pass(model: ir.Model, settings: Settings) -> None:
+    """`pack_projections` of layers that are stored alike, where they may stay as they are."""
+    pack_projections(model, kept_forms(settings))
 
 
 @functools.wraps(mark_lossless)
@@ -173,7 +184,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("optimize", attention_pass, "moves projections and rotary embedding into GroupQueryAttention", ORT),
     Pass("optimize", plain(simplify_reshapes), "again: the step before leaves Reshapes around each attention", ORT),
     Pass("optimize", plain(remove_unused), "drops what the fused operators replaced"),
-    Pass("optimize", plain(pack_projections), "joins linear layers of one input into one product and a Split"),
+    Pass("optimize", packing_pass, "joins linear layers of one input into one product and a Split"),
     Pass("optimize", plain(fuse_skip_norms), "joins each residual sum with the norm that reads it", ORT),
     Pass("optimize", plain(tidy), "drops identities, duplicates and unused nodes"),
     Pass("optimize", lossless_pass, "marks matrices that 2, 4 or 8 bits store without loss", LOSSLESS),

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 import torch
 
 from onnx_textgen.package.manifest import GRAPH
 from onnx_textgen_export import export
-from onnx_textgen_export.calibration.activations import is_costly, layer_name
+from onnx_textgen_export.calibration import activations
+from onnx_textgen_export.calibration.activations import compare_with_float32, is_costly, layer_name
 from onnx_textgen_export.exporting.options import Budget, Quantization
 from support.gguf_files import tiny_model
 
@@ -38,19 +41,18 @@ def levels(path: Path) -> dict[str, int]:
     return found
 
 
-@pytest.mark.parametrize("int8_cache", [False, True])
-def test_a_product_with_massive_inputs_computes_in_float32_in_every_graph(tmp_path: Path, *, int8_cache: bool) -> None:
+def test_a_product_with_massive_inputs_computes_in_float32_in_every_graph(tmp_path: Path) -> None:
     plain, massive = (tiny_model("llama", hidden_size=128, intermediate_size=128) for _ in range(2))
     with_massive_inputs(massive, token=7)
     stages = list[str]()
-    options: Any = {"precision": "int4", "eos_ids": (1,), "int8_cache": int8_cache, "budget": Budget(calibrates=False)}
+    options: Any = {"precision": "int4", "eos_ids": (1,), "int8_cache": True, "budget": Budget(calibrates=False)}
     ordinary = export(plain, tmp_path / "plain", **options)
     made = export(massive, tmp_path / "massive", report=stages.append, **options)
     assert "unrounded_inputs" not in ordinary.manifest.quantization
     assert set(levels(ordinary.folder / GRAPH).values()) == {4}
     assert made.manifest.quantization["unrounded_inputs"] == [MASSIVE]
     graphs = [path for path in made.folder.rglob("*.onnx") if levels(path)]
-    assert len(graphs) > 1 + int8_cache, "those of other runtimes too"
+    assert len(graphs) > 2, "those of other runtimes too"
     for path in graphs:
         assert {name for name, level in levels(path).items() if level == 1} == {MASSIVE}
     assert any(f"{MASSIVE} computes in float32" in stage for stage in stages)
@@ -58,11 +60,27 @@ def test_a_product_with_massive_inputs_computes_in_float32_in_every_graph(tmp_pa
 
 
 def test_an_export_in_float32_has_nothing_to_settle(tmp_path: Path) -> None:
-    model, stages = with_massive_inputs(tiny_model("llama", hidden_size=128, intermediate_size=128), token=7), list[str]()
+    model = with_massive_inputs(tiny_model("llama", hidden_size=128, intermediate_size=128), token=7)
     exact = Quantization(4, accuracy_level=1, method="rtn")
-    made = export(model, tmp_path / "out", precision="int4", quantization=exact, eos_ids=(1,), report=stages.append)
+    made = export(model, tmp_path / "out", precision="int4", quantization=exact, eos_ids=(1,))
     assert "unrounded_inputs" not in made.manifest.quantization
-    assert not any("rounding of inputs" in stage for stage in stages)
+    assert set(levels(made.folder / GRAPH).values()) == {1}
+
+
+def test_attempts_examine_each_product_once_and_remember_which_are_costly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, seen = with_massive_inputs(tiny_model("llama", hidden_size=128, intermediate_size=128), token=7), list[list[str]]()
+
+    def noted(graph: ir.Graph, known: Container[str]) -> list[str]:
+        seen.append(compare_with_float32(graph, known))
+        return seen[-1]
+
+    monkeypatch.setattr(activations, "compare_with_float32", noted)
+    stages, budget = list[str](), Budget(max_kl=1e-7, calibrates=False)  # which no attempt meets
+    made = export(model, tmp_path / "out", precision="int4", eos_ids=(1,), budget=budget, report=stages.append)
+    assert sum(stage.startswith("write ") for stage in stages) > 2, "attempts"
+    examined = [name for names in seen for name in names]
+    assert len(examined) == len(set(examined)) > 0
+    assert all(name == MASSIVE for name in made.manifest.quantization.get("unrounded_inputs", []))
 
 
 def test_an_error_counts_by_the_usual_size_of_outputs() -> None:

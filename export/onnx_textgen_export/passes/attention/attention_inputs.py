@@ -2,26 +2,29 @@
 
 Columns that are only moved (reshape, transpose, split, slice) are moved in the weight instead. The operator applies the rotary
 embedding (`do_rotary`, with tables of cosines and sines over the whole context). Query, key and value that are linear in the same
-input become one product, the operator's packed form. If norms stand in between (Qwen3, Gemma 3, OLMo 2), the operator still applies
-the rotary embedding, and the three inputs are separate. Angles that depend on the length of the text (LongRoPE) are computed once
-per run, and a RotaryEmbedding applies them.
+input become one product, the operator's packed form. If norms stand in between (Qwen3, Gemma 3, OLMo 2), or if the source stored
+them in different forms, the operator still applies the rotary embedding, and the three inputs are separate. Angles that depend on
+the length of the text (LongRoPE) are computed once per run, and a RotaryEmbedding applies them.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 import numpy as np
 import onnx_ir as ir
 
+from ...sources.stored_form import StoredForm
 from ..graph.linear import Linear, find_linear, insert_linear, shared_constant
+from ..graph.stored_kinds import are_alike
 from .origins import Origin, find_origin
 from .probing import depends_on_tokens
 from .rotary_tables import Angles, Table
 
 
-def fuse_attention_inputs(model: ir.Model, *, context_length: int) -> None:
-    """Simplify the inputs of every GroupQueryAttention, in place."""
+def fuse_attention_inputs(model: ir.Model, *, context_length: int, stored: Mapping[str, StoredForm] | None = None) -> None:
+    """Simplify the inputs of every GroupQueryAttention, in place; `stored`: the forms of parameters that stay as they are."""
     graph = model.graph
     angles = Angles(graph, context_length)
     tokens = depends_on_tokens(graph)
@@ -34,19 +37,21 @@ def fuse_attention_inputs(model: ir.Model, *, context_length: int) -> None:
             origins = [find_origin(graph, value, past.shape[3], tokens, order) for value in node.inputs[:3] if value is not None]
             found = [origin for origin in origins if origin is not None]
             if len(found) == 3 and found[2].rotation is None:
-                simplify_attention(node, found, past.shape[3], angles)
+                simplify_attention(node, found, past.shape[3], angles, stored or {})
 
 
-def simplify_attention(node: ir.Node, origins: list[Origin], head_size: int, angles: Angles) -> None:
+def simplify_attention(
+    node: ir.Node, origins: list[Origin], head_size: int, angles: Angles, stored: Mapping[str, StoredForm]
+) -> None:
     """Rewire one attention whose inputs were recognised."""
     if origins[0].rotation is None and origins[1].rotation is None:
-        connect(node, packed_input(node, origins) or separate_inputs(node, origins))
+        connect(node, packed_input(node, origins, stored) or separate_inputs(node, origins))
         return
     table = angles.table_for(origins[:2], head_size)
     inputs = None
     if table is not None:
         reordered = [reorder(origin, table, head_size) for origin in origins[:2]]
-        inputs = packed_input(node, [*reordered, origins[2]]) or separate_inputs(node, [*reordered, origins[2]])
+        inputs = packed_input(node, [*reordered, origins[2]], stored) or separate_inputs(node, [*reordered, origins[2]])
     if table is not None and inputs is not None:
         connect(node, inputs)
         rotate_inside(node, origins[0], table)
@@ -95,8 +100,8 @@ def rotate_before(
     return made.outputs[0]
 
 
-def packed_input(node: ir.Node, origins: list[Origin]) -> list[ir.Value | None] | None:
-    """One product for all three inputs, if they are linear in one value; it may exist already."""
+def packed_input(node: ir.Node, origins: list[Origin], stored: Mapping[str, StoredForm]) -> list[ir.Value | None] | None:
+    """One product for all three inputs, if they are linear in one value and stored alike; it may exist already."""
     linears = [find_linear(origin.root) for origin in origins]
     parts = [(linear, origin.columns) for linear, origin in zip(linears, origins, strict=True) if linear is not None]
     if len(parts) < 3 or len({linear.input for linear, _ in parts}) > 1:
@@ -104,6 +109,8 @@ def packed_input(node: ir.Node, origins: list[Origin]) -> list[ir.Value | None] 
     columns = np.concatenate([origin.columns for origin in origins])
     if len({origin.root for origin in origins}) == 1 and np.array_equal(columns, np.arange(parts[0][0].sizes[1])):
         return [origins[0].root, None, None]
+    if not are_alike((linear for linear, _ in parts), stored):
+        return None
     return [insert_linear(node, parts, layer_name(node, "packed_projection")), None, None]
 
 

@@ -2,17 +2,19 @@
 
 These are gate and up projection, and query, key and value if a node stands between them and the attention. (Otherwise
 `attention_inputs` packs them without a Split.) At int4 one product also rounds its input once instead of twice. Routers of
-mixtures of experts are not packed, so that they can keep full precision.
+mixtures of experts are not packed, so that they can keep full precision, nor are layers that the source stored in different forms.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import onnx_ir as ir
 
+from ...sources.stored_form import StoredForm
 from ..graph.linear import Linear, find_linear, insert_linear, shared_constant
+from ..graph.stored_kinds import kinds_of
 
 ATTENTION = frozenset({"GroupQueryAttention", "Attention"})
 SMALLEST = 64
@@ -21,15 +23,16 @@ SMALLEST = 64
 Member = tuple[Linear, ir.Value]
 
 
-def pack_projections(model: ir.Model) -> None:
-    """Pack linear layers of one input, in place."""
+def pack_projections(model: ir.Model, stored: Mapping[str, StoredForm] | None = None) -> None:
+    """Pack linear layers of one input, in place; `stored`: how the source held parameters that stay as they are."""
     graph = model.graph
     groups: dict[tuple[object, ...], list[Member]] = {}
     for node in graph:
         member = whole_linear(node)
         kind = kind_of(*member) if member is not None else None
         if member is not None and kind is not None:
-            groups.setdefault((member[0].input, member[0].bias is None, kind), []).append(member)
+            key = (member[0].input, member[0].bias is None, kind, kinds_of(member[0], stored or {}))
+            groups.setdefault(key, []).append(member)
     order = {node: index for index, node in enumerate(graph)}
     for group in groups.values():
         if len(group) > 1:

@@ -38,6 +38,16 @@ FORM_OF = {
     "Q6_K": "int8 in blocks of 16",
 }
 """By llama.cpp's name of a quantisation: the form that holds it."""
+MIXES = {
+    "Q2_K": ("Q2_K", {"v_proj": "Q4_K", "o_proj": "Q3_K", "down_proj": "Q3_K", "lm_head": "Q6_K"}),
+    "Q3_K_M": ("Q3_K", {"v_proj": "Q5_K", "o_proj": "Q4_K", "down_proj": "Q4_K", "lm_head": "Q6_K"}),
+    "Q4_K_M": ("Q4_K", {"v_proj": "Q6_K", "down_proj": "Q6_K", "lm_head": "Q6_K"}),
+    "Q5_K_M": ("Q5_K", {"v_proj": "Q6_K", "down_proj": "Q6_K", "lm_head": "Q6_K"}),
+    "Q4_K_M of narrow layers": ("Q5_0", {"v_proj": "Q8_0", "down_proj": "Q6_K", "lm_head": "Q8_0"}),
+    "gate and up": ("Q4_K", {"up_proj": "Q5_K"}),
+}
+"""Kinds of layers in one file, by the name of llama.cpp's mix: that of most layers, and others."""
+LAYERS = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "lm_head"}
 
 
 def stored_as(name: str, outputs: int, inputs: int, seed: int, size: float) -> np.ndarray:
@@ -140,6 +150,21 @@ def test_a_file_of_any_quantisation_keeps_its_numbers_without_calibration(tmp_pa
     assert any(stage.startswith("kept as stored") and "--precision int4 is smaller" in stage for stage in stages) == larger
     assert certificate["largest_logits_error"] < 0.03, "products multiply rounded inputs with numbers around zero"
     assert max(each["logits_error"] for each in certificate["same_weights"]) < 1e-4
+
+
+@pytest.mark.parametrize("mix", sorted(MIXES))
+@pytest.mark.parametrize("architecture", ["llama", "qwen2"])
+def test_layers_of_one_input_that_are_stored_in_different_kinds_keep_their_numbers(
+    tmp_path: Path, architecture: str, mix: str
+) -> None:
+    kind, others = MIXES[mix]
+    model = tiny_model(architecture, hidden_size=256, intermediate_size=256, tie_word_embeddings=False)
+    write_gguf(tmp_path / "model.gguf", model, architecture, kind=kind, kinds=others)
+    made = export(tmp_path / "model.gguf", tmp_path / "out")
+    sources = made.manifest.quantization["sources"]
+    assert {layer for kinds in sources.values() for layer in kinds["kept"]} == LAYERS
+    assert not any("rounded" in kinds for kinds in sources.values())
+    assert max(each["logits_error"] for each in made.manifest.certificate["same_weights"]) < 1e-4
 
 
 @pytest.mark.parametrize(("kind", "keeps"), [("Q6_K", True), ("Q3_K", True), ("Q5_K", False)])
