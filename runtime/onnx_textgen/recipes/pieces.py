@@ -12,7 +12,7 @@ from .recipe import Piece
 from .sources import WIDTHS, Bytes, StoredTensor, WeightsFile
 from .steps import Step, rotary_order, steps_of
 
-CHUNK = 16 * 2**20
+CHUNK = 4 * 2**20
 """Bytes of a source that are read at a time."""
 Numbers = npt.NDArray[np.generic]
 

@@ -13,17 +13,19 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from ..errors import PackageError
 from ..files.text_files import parse_json
+from . import k_quants
 
-Bytes = npt.NDArray[np.uint8]
+Bytes = k_quants.Bytes
 MAGIC = b"GGUF"
 NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 """Types of a GGUF file's settings, as `struct` calls them."""
 TEXT, ARRAY = 8, 9
-KINDS = {0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 30: "BF16"}
+KINDS = {0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 30: "BF16"} | dict(
+    enumerate(k_quants.BYTES, start=10)
+)
 """Kinds of tensors that recipes know, by their numbers in GGUF."""
 BLOCKS = {"Q4_0": 18, "Q4_1": 20, "Q5_0": 22, "Q5_1": 24, "Q8_0": 34}
 """Bytes of a block of 32 numbers."""
@@ -135,11 +137,19 @@ def gguf_tensors(content: mmap.mmap) -> tuple[Mapping[str, StoredTensor], Mappin
     start = -(-cursor.at // alignment) * alignment
     found = {}
     for name, kind, (columns, *more), offset in places:
-        if kind in BLOCKS and columns % BLOCK:
+        size, block_bytes = block_of(kind)
+        if columns % size:
             raise ValueError("a row that is no whole number of blocks")
-        row = columns // BLOCK * BLOCKS[kind] if kind in BLOCKS else columns * WIDTHS[kind]
+        row = columns // size * block_bytes
         found[name] = StoredTensor(kind, math.prod(more), row, start + offset)
     return found, settings
+
+
+def block_of(kind: str) -> tuple[int, int]:
+    """Numbers and bytes of a block of a kind; those of floats are single numbers."""
+    if kind in k_quants.BYTES:
+        return k_quants.SUPER_BLOCK, k_quants.BYTES[kind]
+    return (BLOCK, BLOCKS[kind]) if kind in BLOCKS else (1, WIDTHS[kind])
 
 
 def safetensors_tensors(content: mmap.mmap) -> Mapping[str, StoredTensor]:

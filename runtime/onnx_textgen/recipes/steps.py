@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import numpy.typing as npt
 
+from . import k_quants
 from .sources import BLOCK, BLOCKS, Bytes
 
 Step = Callable[[Bytes, str], npt.NDArray[np.generic]]
@@ -53,7 +54,8 @@ def whole_numbers(rows: Bytes, kind: str) -> npt.NDArray[np.float32]:
 def eight_bits(rows: Bytes, kind: str) -> Bytes:
     """Codes of 8 bits around the middle 128, of steps that are not negative."""
     signs = np.where(np.signbit(halves(rows, kind, 0)), np.float32(-1), np.float32(1))
-    return (whole_numbers(rows, kind) * signs[:, :, None] + 128).astype(np.uint8)
+    middle = 128 - 16 if kind == "Q5_1" else 128  # its 32 codes lie above an offset
+    return (whole_numbers(rows, kind) * signs[:, :, None] + middle).astype(np.uint8)
 
 
 def dequantised(rows: Bytes, kind: str) -> npt.NDArray[np.float32]:
@@ -95,8 +97,21 @@ OF_BLOCKS: Mapping[str, Step] = {
 }
 
 
+OF_K_QUANTS: Mapping[str, Step] = {
+    "codes of 4 bits": k_quants.codes,
+    "codes of 8 bits": k_quants.codes,
+    "float32 scales": k_quants.scales,
+    "float32 offsets": k_quants.offsets,
+    "float32": k_quants.dequantised,
+}
+
+
 def steps_of(kind: str) -> Mapping[str, Step]:
     """The steps that tensors of a kind have, by name."""
+    if kind in k_quants.BYTES:
+        other = 12 - k_quants.CODE_BITS[kind]
+        without = {f"codes of {other} bits", *(["float32 offsets"] if kind in ("Q3_K", "Q6_K") else [])}
+        return {name: step for name, step in OF_K_QUANTS.items() if name not in without}
     if kind not in BLOCKS:
         return PLAIN
     return {

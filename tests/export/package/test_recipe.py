@@ -34,6 +34,15 @@ def test_packages_of_gguf_files_are_made_of_the_files_own_bytes(tmp_path: Path, 
     check(export(tmp_path / "model.gguf", tmp_path / "out").folder, tmp_path / "model.gguf", tmp_path)
 
 
+@pytest.mark.parametrize("kind", ["Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "Q5_1"])
+def test_packages_of_k_quants_follow_from_the_files_bytes_too(tmp_path: Path, kind: str) -> None:
+    model = tiny_model("llama", hidden_size=256, intermediate_size=512, tie_word_embeddings=False)
+    write_gguf(tmp_path / "model.gguf", model, "llama", kind=kind)
+    package = export(tmp_path / "model.gguf", tmp_path / "out").folder
+    size = sum(path.stat().st_size for path in (package / "onnx").glob("*_data"))
+    check(package, tmp_path / "model.gguf", tmp_path, literal=size // 100)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_checkpoints_in_floats_are_copied_converted_and_transposed(

@@ -10,12 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onnx_textgen.errors import PackageError
+from onnx_textgen.recipes import k_quants
 from onnx_textgen.recipes.sources import BLOCKS, WeightsFile
 from onnx_textgen.recipes.steps import rotary_order, steps_of
 from support.examples import examples
 from support.recipes import write_safetensors
 
 gguf = pytest.importorskip("gguf")
+quantised = pytest.importorskip("support.gguf_files").quantised
 
 
 def written(path: Path, seed: int = 0) -> Path:
@@ -27,6 +29,9 @@ def written(path: Path, seed: int = 0) -> Path:
     for kind in ("F32", "F16", "BF16", *BLOCKS):
         values, number = draw.normal(size=(6, 64)).astype(np.float32), gguf.GGMLQuantizationType[kind]
         writer.add_tensor(kind, gguf.quantize(values, number), raw_dtype=number)
+    for kind in k_quants.BYTES:
+        values, number = draw.normal(size=(6, 512)).astype(np.float32), gguf.GGMLQuantizationType[kind]
+        writer.add_tensor(kind, quantised(values, number), raw_dtype=number)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -46,7 +51,7 @@ def test_a_gguf_file_has_the_tensors_and_the_numbers_of_its_own_library(tmp_path
         assert np.array_equal(steps_of(kind)["float32"](rows, kind), expected)
 
 
-@pytest.mark.parametrize(("kind", "bits"), [("Q4_0", 4), ("Q4_1", 4), ("Q5_0", 8), ("Q8_0", 8)])
+@pytest.mark.parametrize(("kind", "bits"), [("Q4_0", 4), ("Q4_1", 4), ("Q5_0", 8), ("Q5_1", 8), ("Q8_0", 8)])
 def test_codes_scales_and_offsets_are_the_numbers(tmp_path: Path, kind: str, bits: int) -> None:
     found, steps = WeightsFile(written(tmp_path / "file.gguf")), steps_of(kind)
     rows = found.rows(kind)
@@ -54,11 +59,27 @@ def test_codes_scales_and_offsets_are_the_numbers(tmp_path: Path, kind: str, bit
     if bits == 4:
         codes = np.stack([codes & 15, codes >> 4], axis=-1).reshape(len(rows), 2, -1)
     scales = steps["positive float32 scales" if bits == 8 else "float32 scales"](rows, kind)
-    middle = 1 << (bits - 1) if not kind.endswith("_1") else 0
+    middle = {"Q4_1": 0, "Q5_1": 128 - 16}.get(kind, 1 << (bits - 1))
     numbers = (codes.astype(np.float32) - np.float32(middle)) * np.asarray(scales)[:, :, None]
     if kind.endswith("_1"):
         numbers += np.asarray(steps["float32 offsets"](rows, kind))[:, :, None]
     assert np.array_equal(numbers.reshape(len(rows), -1), steps["float32"](rows, kind))
+
+
+@examples(50)
+@given(kind=st.sampled_from(sorted(k_quants.BYTES)), seed=st.integers(0, 2**32 - 1))
+def test_blocks_of_k_quants_that_are_kept_give_every_number_back(kind: str, seed: int) -> None:
+    number = gguf.GGMLQuantizationType[kind]
+    values = np.random.default_rng(seed).normal(size=(3, 512)).astype(np.float32)
+    values[1, :40] = values[2, 300:] = 0
+    rows = quantised(values, number)
+    codes, scales, offsets = k_quants.read(rows, kind).kept()
+    numbers = codes * scales[:, :, None] + (0 if offsets is None else offsets[:, :, None])
+    expected = gguf.dequantize(rows, number)
+    assert np.allclose(numbers.reshape(3, -1), expected, rtol=1e-6, atol=1e-6 * np.abs(expected).max())
+    shifted = codes + k_quants.SHIFTS[kind]
+    assert shifted.min() >= 0
+    assert shifted.max() < 2 ** k_quants.CODE_BITS[kind]
 
 
 def test_rotary_order_is_the_one_by_which_transformers_reads_llamas_files() -> None:

@@ -59,6 +59,12 @@ class Form:
         """The middle of the codes, which is stored as that of `bits`: products multiply rounded inputs with numbers around zero."""
         return 1 << ((self.code_bits or self.bits) - 1)
 
+    def codes_of(self, blocks: Floats) -> Codes:
+        """The codes of blocks [block size, blocks] of a fitted matrix."""
+        if self.zeros == "offsets" and self.scales == "full":  # then float16 numbers in some blocks save nothing
+            return find_offset_grid(blocks, self.code_bits or self.bits, halves_first=False)
+        return self.find(blocks)
+
     def bytes_of(self, count: int) -> int:
         """Bytes of `count` weights with their scales and zero points."""
         scale = {"rows": 0, "half": 2, "full": 4}[self.scales]

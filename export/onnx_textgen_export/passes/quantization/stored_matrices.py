@@ -156,7 +156,7 @@ class Change:
 
         def fill(store: Callable[[slice, Codes], None]) -> None:
             quantize_matrix(
-                in_order(source, inputs_first=inputs_first), form.find, form.block_size, store, inputs_first=inputs_first
+                in_order(source, inputs_first=inputs_first), form.codes_of, form.block_size, store, inputs_first=inputs_first
             )
 
         self.roundings.keep(source, form, product=product, table=gathered)
