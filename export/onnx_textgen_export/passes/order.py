@@ -147,7 +147,7 @@ def attention_pass(model: ir.Model, settings: Settings) -> None:
 
 @functools.wraps(pack_projections)
 def packing_pass(model: ir.Model, settings: Settings) -> None:
-    """`pack_projections` of layers that are stored alike, where they may stay as they are."""
+    """`pack_projections` of layers that are stored alike, where they may keep their numbers."""
     pack_projections(model, kept_forms(settings))
 
 

@@ -24,7 +24,7 @@ from .rotary_tables import Angles, Table
 
 
 def fuse_attention_inputs(model: ir.Model, *, context_length: int, stored: Mapping[str, StoredForm] | None = None) -> None:
-    """Simplify the inputs of every GroupQueryAttention, in place; `stored`: the forms of parameters that stay as they are."""
+    """Simplify the inputs of every GroupQueryAttention, in place; `stored`: the forms of parameters that keep their numbers."""
     graph = model.graph
     angles = Angles(graph, context_length)
     tokens = depends_on_tokens(graph)

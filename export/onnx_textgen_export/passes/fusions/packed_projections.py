@@ -24,7 +24,7 @@ Member = tuple[Linear, ir.Value]
 
 
 def pack_projections(model: ir.Model, stored: Mapping[str, StoredForm] | None = None) -> None:
-    """Pack linear layers of one input, in place; `stored`: how the source held parameters that stay as they are."""
+    """Pack linear layers of one input, in place; `stored`: how the source held parameters that keep their numbers."""
     graph = model.graph
     groups: dict[tuple[object, ...], list[Member]] = {}
     for node in graph:
