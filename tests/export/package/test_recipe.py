@@ -8,6 +8,7 @@ import pytest
 import transformers
 
 from onnx_textgen.cli import run
+from onnx_textgen.package.reading import read_manifest
 from onnx_textgen.recipes.building import build
 from onnx_textgen.recipes.recipe import read_recipe
 from onnx_textgen_export import ExportError, export
@@ -34,11 +35,12 @@ def test_packages_of_gguf_files_are_made_of_the_files_own_bytes(tmp_path: Path, 
     check(export(tmp_path / "model.gguf", tmp_path / "out").folder, tmp_path / "model.gguf", tmp_path)
 
 
-@pytest.mark.parametrize("kind", ["Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "Q5_1"])
-def test_packages_of_k_quants_follow_from_the_files_bytes_too(tmp_path: Path, kind: str) -> None:
+def test_packages_of_k_quants_follow_from_the_files_bytes_too(tmp_path: Path) -> None:
     model = tiny_model("llama", hidden_size=256, intermediate_size=512, tie_word_embeddings=False)
-    write_gguf(tmp_path / "model.gguf", model, "llama", kind=kind)
+    kinds = {"q_proj": "Q2_K", "k_proj": "Q3_K", "v_proj": "Q5_K", "o_proj": "Q5_1", "up_proj": "Q6_K"}
+    write_gguf(tmp_path / "model.gguf", model, "llama", kind="Q4_K", kinds=kinds)
     package = export(tmp_path / "model.gguf", tmp_path / "out").folder
+    assert {"Q4_K", *kinds.values()} == set(read_manifest(package).quantization["sources"])
     size = sum(path.stat().st_size for path in (package / "onnx").glob("*_data"))
     check(package, tmp_path / "model.gguf", tmp_path, literal=size // 100)
 
