@@ -164,9 +164,11 @@ def round_within_budget(traced: Traced, *, options: Quantization, budget: Budget
         else:
             found = meter.measure(traced.graph, "search", measuring)
         made = Measured(attempt, size, found, roundings, unrounded)
-        return accept(made) if searches and made.loss <= limit else made
+        return accept(made) if made.loss <= limit else made
 
     def accept(made: Measured) -> Measured:
+        if not searches:
+            return made
         measuring = begin("measure on other texts", report)
         return dataclasses.replace(made, accepted=meter.measure(traced.graph, "acceptance", measuring))
 
@@ -177,7 +179,7 @@ def round_within_budget(traced: Traced, *, options: Quantization, budget: Budget
     best = best_of(tried, limit, budget)
     if best is not tried[-1]:
         best = make(best.attempt)
-    best = best if best.accepted is not None or not searches else accept(best)
+    best = best if best.accepted is not None else accept(best)
     report(verdict(best, tried, limit, budget))
     return best
 

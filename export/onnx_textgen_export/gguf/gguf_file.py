@@ -6,7 +6,6 @@ here: `numpy` cuts a slice beyond the end short without an error.
 
 from __future__ import annotations
 
-import concurrent.futures
 import re
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from onnx_textgen.errors import first_line
-from onnx_textgen.machine_limits import threads_within_limits, usable_cores
 
 from ..errors import ExportError, failing_as
+from ..threads import for_each
 
 MAGIC = b"GGUF"
 PART = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
@@ -146,12 +145,7 @@ def dequantized(data: npt.NDArray[Any], kind: gguf.GGMLQuantizationType) -> npt.
         with np.errstate(all="ignore"):  # of damaged scales
             values[start : start + together] = gguf.dequantize(some.reshape(1, -1), kind).reshape(len(some), -1)
 
-    starts = range(0, len(rows), together)
-    if len(starts) <= 1:
-        list(map(fill, starts))
-    else:
-        with concurrent.futures.ThreadPoolExecutor(threads_within_limits() or usable_cores()) as pool:
-            list(pool.map(fill, starts))  # raises the exception of a step
+    for_each(range(0, len(rows), together), fill)
     return values.reshape(*plain.shape[:-1], -1)
 
 

@@ -8,16 +8,15 @@ from the numbers alone; what it finds, in float32, is computed here in the same 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-Bytes = npt.NDArray[np.uint8]
+from .sources import SUPER_BLOCK, SUPER_BLOCKS, Bytes
+
 Floats = npt.NDArray[np.float32]
-SUPER_BLOCK = 256
-BYTES = {"Q2_K": 84, "Q3_K": 110, "Q4_K": 144, "Q5_K": 176, "Q6_K": 210}
-"""Of a super-block."""
+WITH_MINIMA = frozenset({"Q2_K", "Q4_K", "Q5_K"})
 CODE_BITS = {"Q2_K": 4, "Q3_K": 4, "Q4_K": 4, "Q5_K": 8, "Q6_K": 8}
 """Bits that a package has for them."""
 SHIFTS = {"Q2_K": 6, "Q3_K": 8, "Q4_K": 0, "Q5_K": 112, "Q6_K": 128}
@@ -88,7 +87,7 @@ def six_bits(packed: Bytes) -> tuple[Bytes, Bytes]:
 
 def read(rows: Bytes, kind: str) -> Blocks:
     """The blocks of rows of bytes [rows, bytes]."""
-    blocks = rows.reshape(-1, BYTES[kind])
+    blocks = rows.reshape(-1, SUPER_BLOCKS[kind])
     minima: Floats | None = None
     if kind == "Q2_K":
         whole = spread(blocks[:, 16:80], 32, QUARTERS, 3).astype(np.float32)
@@ -111,9 +110,8 @@ def read(rows: Bytes, kind: str) -> Blocks:
         scale, lowest = six_bits(blocks[:, 4:16])
         steps, minima = halves(blocks, 0) * scale.astype(np.float32), halves(blocks, 2) * lowest.astype(np.float32)
     size = SUPER_BLOCK // steps.shape[1]
-    shaped = [None if each is None else each.reshape(len(rows), -1) for each in (steps, minima)]
-    assert shaped[0] is not None, "every kind has steps"
-    return Blocks(whole.reshape(len(rows), -1, size), shaped[0], shaped[1])
+    minima = None if minima is None else minima.reshape(len(rows), -1)
+    return Blocks(whole.reshape(len(rows), -1, size), steps.reshape(len(rows), -1), minima)
 
 
 def codes(rows: Bytes, kind: str) -> Bytes:
@@ -137,3 +135,10 @@ def offsets(rows: Bytes, kind: str) -> Floats:
 def dequantised(rows: Bytes, kind: str) -> Floats:
     """The weights in float32."""
     return read(rows, kind).numbers.reshape(len(rows), -1)
+
+
+def steps_of(kind: str) -> Mapping[str, Callable[[Bytes, str], npt.NDArray[np.generic]]]:
+    """The steps of a recipe that tensors of a kind have, by name."""
+    found: dict[str, Callable[[Bytes, str], npt.NDArray[np.generic]]]
+    found = {f"codes of {CODE_BITS[kind]} bits": codes, "float32 scales": scales, "float32": dequantised}
+    return found | {"float32 offsets": offsets} if kind in WITH_MINIMA else found

@@ -13,23 +13,29 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from ..errors import PackageError
 from ..files.text_files import parse_json
-from . import k_quants
 
-Bytes = k_quants.Bytes
+Bytes = npt.NDArray[np.uint8]
 MAGIC = b"GGUF"
 NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 """Types of a GGUF file's settings, as `struct` calls them."""
 TEXT, ARRAY = 8, 9
-KINDS = {0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 30: "BF16"} | dict(
-    enumerate(k_quants.BYTES, start=10)
-)
+KINDS = {0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 30: "BF16"} | {
+    10: "Q2_K",
+    11: "Q3_K",
+    12: "Q4_K",
+    13: "Q5_K",
+    14: "Q6_K",
+}
 """Kinds of tensors that recipes know, by their numbers in GGUF."""
 BLOCKS = {"Q4_0": 18, "Q4_1": 20, "Q5_0": 22, "Q5_1": 24, "Q8_0": 34}
 """Bytes of a block of 32 numbers."""
-BLOCK = 32
+SUPER_BLOCKS = {"Q2_K": 84, "Q3_K": 110, "Q4_K": 144, "Q5_K": 176, "Q6_K": 210}
+"""Bytes of a super-block of 256 numbers."""
+BLOCK, SUPER_BLOCK = 32, 256
 WIDTHS = {"F32": 4, "F16": 2, "BF16": 2}
 MOST_ENTRIES, MOST_TENSORS, MOST_ITEMS, MOST_HEADER = 10_000, 200_000, 1 << 21, 1 << 26
 
@@ -147,8 +153,8 @@ def gguf_tensors(content: mmap.mmap) -> tuple[Mapping[str, StoredTensor], Mappin
 
 def block_of(kind: str) -> tuple[int, int]:
     """Numbers and bytes of a block of a kind; those of floats are single numbers."""
-    if kind in k_quants.BYTES:
-        return k_quants.SUPER_BLOCK, k_quants.BYTES[kind]
+    if kind in SUPER_BLOCKS:
+        return SUPER_BLOCK, SUPER_BLOCKS[kind]
     return (BLOCK, BLOCKS[kind]) if kind in BLOCKS else (1, WIDTHS[kind])
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import k_quants
-from .sources import BLOCK, BLOCKS, Bytes
+from .sources import BLOCK, BLOCKS, SUPER_BLOCKS, Bytes
 
 Step = Callable[[Bytes, str], npt.NDArray[np.generic]]
 """From rows of bytes [rows, bytes] of a tensor of some kind to rows of numbers."""
@@ -97,21 +97,10 @@ OF_BLOCKS: Mapping[str, Step] = {
 }
 
 
-OF_K_QUANTS: Mapping[str, Step] = {
-    "codes of 4 bits": k_quants.codes,
-    "codes of 8 bits": k_quants.codes,
-    "float32 scales": k_quants.scales,
-    "float32 offsets": k_quants.offsets,
-    "float32": k_quants.dequantised,
-}
-
-
 def steps_of(kind: str) -> Mapping[str, Step]:
     """The steps that tensors of a kind have, by name."""
-    if kind in k_quants.BYTES:
-        other = 12 - k_quants.CODE_BITS[kind]
-        without = {f"codes of {other} bits", *(["float32 offsets"] if kind in ("Q3_K", "Q6_K") else [])}
-        return {name: step for name, step in OF_K_QUANTS.items() if name not in without}
+    if kind in SUPER_BLOCKS:
+        return k_quants.steps_of(kind)
     if kind not in BLOCKS:
         return PLAIN
     return {

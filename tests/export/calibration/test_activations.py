@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Callable, Container
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from onnx_textgen.package.manifest import GRAPH
 from onnx_textgen_export import export
 from onnx_textgen_export.calibration import activations
 from onnx_textgen_export.calibration.activations import compare_with_float32, is_costly, layer_name
+from onnx_textgen_export.calibration.quality import Measures
 from onnx_textgen_export.exporting.options import Budget, Quantization
 from support.gguf_files import tiny_model
 
@@ -74,13 +75,21 @@ def test_attempts_examine_each_product_once_and_remember_which_are_costly(tmp_pa
         seen.append(compare_with_float32(graph, known))
         return seen[-1]
 
+    unrounded, measure = list[tuple[str, ...]](), activations.InputRounding.measure
+
+    def told(self: activations.InputRounding, graph: Path, report: Callable[[str], None]) -> tuple[Measures, tuple[str, ...]]:
+        found = measure(self, graph, report)
+        unrounded.append(found[1])
+        return found
+
     monkeypatch.setattr(activations, "compare_with_float32", noted)
+    monkeypatch.setattr(activations.InputRounding, "measure", told)
     stages, budget = list[str](), Budget(max_kl=1e-7, calibrates=False)  # which no attempt meets
-    made = export(model, tmp_path / "out", precision="int4", eos_ids=(1,), budget=budget, report=stages.append)
+    export(model, tmp_path / "out", precision="int4", eos_ids=(1,), budget=budget, report=stages.append)
     assert sum(stage.startswith("write ") for stage in stages) > 2, "attempts"
     examined = [name for names in seen for name in names]
     assert len(examined) == len(set(examined)) > 0
-    assert all(name == MASSIVE for name in made.manifest.quantization.get("unrounded_inputs", []))
+    assert unrounded[:2] == [(MASSIVE,), (MASSIVE,)], "before a later attempt gives it 8 bits"
 
 
 def test_an_error_counts_by_the_usual_size_of_outputs() -> None:

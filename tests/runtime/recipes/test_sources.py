@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from onnx_textgen.errors import PackageError
 from onnx_textgen.recipes import k_quants
-from onnx_textgen.recipes.sources import BLOCKS, WeightsFile
+from onnx_textgen.recipes.sources import BLOCKS, SUPER_BLOCKS, WeightsFile
 from onnx_textgen.recipes.steps import rotary_order, steps_of
 from support.examples import examples
 from support.recipes import write_safetensors
@@ -29,7 +29,7 @@ def written(path: Path, seed: int = 0) -> Path:
     for kind in ("F32", "F16", "BF16", *BLOCKS):
         values, number = draw.normal(size=(6, 64)).astype(np.float32), gguf.GGMLQuantizationType[kind]
         writer.add_tensor(kind, gguf.quantize(values, number), raw_dtype=number)
-    for kind in k_quants.BYTES:
+    for kind in SUPER_BLOCKS:
         values, number = draw.normal(size=(6, 512)).astype(np.float32), gguf.GGMLQuantizationType[kind]
         writer.add_tensor(kind, quantised(values, number), raw_dtype=number)
     writer.write_header_to_file()
@@ -67,7 +67,7 @@ def test_codes_scales_and_offsets_are_the_numbers(tmp_path: Path, kind: str, bit
 
 
 @examples(50)
-@given(kind=st.sampled_from(sorted(k_quants.BYTES)), seed=st.integers(0, 2**32 - 1))
+@given(kind=st.sampled_from(sorted(SUPER_BLOCKS)), seed=st.integers(0, 2**32 - 1))
 def test_blocks_of_k_quants_that_are_kept_give_every_number_back(kind: str, seed: int) -> None:
     number = gguf.GGMLQuantizationType[kind]
     values = np.random.default_rng(seed).normal(size=(3, 512)).astype(np.float32)

@@ -7,7 +7,6 @@ rounding to nearest (ONNX Runtime's C++ quantizer), k-quant (Kawrakow, llama.cpp
 
 from __future__ import annotations
 
-import concurrent.futures
 import dataclasses
 import functools
 from collections.abc import Callable
@@ -16,8 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from onnx_textgen.machine_limits import threads_within_limits, usable_cores
-
+from ...threads import for_each
 from .options import Quantization
 
 Floats = npt.NDArray[np.float32]
@@ -257,6 +255,4 @@ def quantize_matrix(
         found = Codes(shaped(found.codes), shaped(found.scales), zeros, offsets=offsets)
         store(chosen, with_row_scales(blocks, found, row_scales) if row_scales else found)
 
-    with concurrent.futures.ThreadPoolExecutor(threads_within_limits() or usable_cores()) as pool:
-        for _ in pool.map(work, range(0, outputs, rows)):
-            pass  # raises the exception of a slice
+    for_each(range(0, outputs, rows), work)
