@@ -152,7 +152,9 @@ def test_a_file_of_any_quantisation_keeps_its_numbers_without_calibration(tmp_pa
     assert max(each["logits_error"] for each in certificate["same_weights"]) < 1e-4
 
 
-@pytest.mark.parametrize(("architecture", "mix"), [("qwen2", "Q4_K_M"), ("qwen3", "Q4_K_M"), *(("llama", mix) for mix in sorted(MIXES))])
+@pytest.mark.parametrize(
+    ("architecture", "mix"), [("qwen2", "Q4_K_M"), ("qwen3", "Q4_K_M"), *(("llama", mix) for mix in sorted(MIXES))]
+)
 def test_layers_of_one_input_that_are_stored_in_different_kinds_keep_their_numbers(
     tmp_path: Path, architecture: str, mix: str
 ) -> None:
