@@ -83,6 +83,9 @@ class Calibrated:
         scale = 1 / (2 * len(values) * seen.tokens)
         scales = smoothing_of(np.sqrt(seen.squares.numpy() / seen.tokens)) if matrix.maker is not None else None
         for bits, block_size in forms(matrix, self.options):
+            if (stored := self.saved(matrix, bits, block_size)) is not None:
+                self.add_choice(matrix, stored)
+                continue
             symmetric, smoothing = self.options.symmetric or bits != self.options.bits, scales if bits == 8 else None
             given = moments if smoothing is None else moments.smoothed(smoothing)
             rounded = round_compensated if is_compensated(bits, values, self.options) else round_uncompensated
@@ -92,11 +95,38 @@ class Calibrated:
                 codes, lost = rounded(wanted, given, bits, block_size, symmetric=symmetric)
                 found.append(dataclasses.replace(codes, codes=codes.codes.astype(np.uint8)))
                 loss += lost * scale
-            where, inputs = self.folder / f"{list(self.matrices).index(matrix.name)}-{bits}-{block_size}", values.shape[1]
-            stored = FoundCodes.save(where, joined(found), bits=bits, block_size=block_size, inputs=inputs, smoothing=smoothing)
-            size = matrix_bytes(*matrix.sizes, bits, dataclasses.replace(self.options, block_size=block_size, symmetric=symmetric))
-            self.codes[matrix.name, bits, block_size] = stored
-            self.choices.setdefault(matrix.name, []).append(Choice(bits, block_size, size, loss))
+            where, inputs = self.folder_of(matrix, bits, block_size), values.shape[1]
+            stored = FoundCodes.save(
+                where, joined(found), bits=bits, block_size=block_size, inputs=inputs, smoothing=smoothing, loss=loss
+            )
+            self.add_choice(matrix, stored)
+
+    def take_saved(self, matrix: Matrix) -> bool:
+        """Take the codes of a matrix that an interrupted export left; return False if some are missing."""
+        wanted = forms(matrix, self.options)
+        found = [stored for form in wanted if (stored := self.saved(matrix, *form)) is not None]
+        if len(found) < len(wanted):
+            return False
+        for stored in found:
+            self.add_choice(matrix, stored)
+        return True
+
+    def saved(self, matrix: Matrix, bits: Bits, block_size: int) -> FoundCodes | None:
+        """Return the codes of a matrix in one form that an interrupted export left."""
+        where = self.folder_of(matrix, bits, block_size)
+        return FoundCodes.saved(where, bits=bits, block_size=block_size, inputs=matrix.sizes[1]) if where.exists() else None
+
+    def folder_of(self, matrix: Matrix, bits: Bits, block_size: int) -> Path:
+        """The folder of a matrix's codes in one form."""
+        return self.folder / f"{list(self.matrices).index(matrix.name)}-{bits}-{block_size}"
+
+    def add_choice(self, matrix: Matrix, stored: FoundCodes) -> None:
+        """Add codes that a matrix may be stored as."""
+        symmetric = self.options.symmetric or stored.bits != self.options.bits
+        form = dataclasses.replace(self.options, block_size=stored.block_size, symmetric=symmetric)
+        size = matrix_bytes(*matrix.sizes, stored.bits, form)
+        self.codes[matrix.name, stored.bits, stored.block_size] = stored
+        self.choices.setdefault(matrix.name, []).append(Choice(stored.bits, stored.block_size, size, stored.loss))
 
 
 def is_compensated(bits: Bits, values: Floats, options: Quantization) -> bool:
@@ -138,13 +168,17 @@ def calibrate(
 ) -> Calibrated:
     """Run the texts `ids` [texts, tokens] and find codes of the matrices, which are written to `folder`.
 
-    `report` is told how many have theirs. Raises the errors of the module's own code if it cannot be differentiated, which only 4
-    bits need.
+    `report` is told how many have theirs. Codes that an interrupted export left in `folder` are taken. Raises the errors of the
+    module's own code if it cannot be differentiated, which only 4 bits need.
     """
     made = Calibrated({each.name: each for each in matrices}, {}, {}, folder, options)
     layers = layers_of(source, matrices)
     modules = {name: module for name, (_, module) in layers.items()}
-    waiting = {each.name: Statistics({name for name, (owners, _) in layers.items() if each in owners}) for each in matrices}
+    waiting = {
+        each.name: Statistics({name for name, (owners, _) in layers.items() if each in owners})
+        for each in matrices
+        if not made.take_saved(each)
+    }
 
     def find(matrix: Matrix) -> None:
         made.find_codes(matrix, waiting.pop(matrix.name))
@@ -171,9 +205,9 @@ def calibrate(
                 waiting[matrix.name].add(inputs)
                 find(matrix)
 
-    if options.bits == 8:
+    if waiting and options.bits == 8:
         read_inputs(source, weights, ids, modules, take_inputs)
-    else:
+    elif waiting:
         read_gradients(source, weights, ids, modules, take_gradients)
     for name in [name for name, seen in waiting.items() if seen.tokens]:
         find(made.matrices[name])

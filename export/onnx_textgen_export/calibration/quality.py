@@ -114,14 +114,17 @@ class QualityMeter:
             for kind, ids in texts.items()
             for start in range(0, min(len(ids), most), length)
         ]
+        unread = [window for window in self.chosen if not window.file.exists()]  # an interrupted export may have left some
         with weights.present(), torch.no_grad(), layers_told(source.module, report):
-            for size in dict.fromkeys(len(window.ids) for window in self.chosen):  # those of one length together
-                alike = [window for window in self.chosen if len(window.ids) == size]
+            for size in dict.fromkeys(len(window.ids) for window in unread):  # those of one length together
+                alike = [window for window in unread if len(window.ids) == size]
                 found = logits_of(source, torch.tensor([window.ids for window in alike]))
                 for window, slices in zip(alike, found, strict=True):
-                    with window.file.open("wb") as file:
+                    partial = window.file.with_suffix(".partial")
+                    with partial.open("wb") as file:
                         for logits in slices:
                             logits.float().log_softmax(-1).numpy().astype(np.float16).tofile(file)
+                    partial.rename(window.file)
 
     def windows(self, part: Part) -> Iterator[tuple[Window, npt.NDArray[np.float16]]]:
         """The windows of a part with PyTorch's log-probabilities [tokens, vocabulary]; a text's only window is in both."""

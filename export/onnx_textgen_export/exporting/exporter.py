@@ -13,7 +13,7 @@ from onnx_textgen.package.manifest import GRAPH, Manifest
 
 from ..calibration.attempts import Measured, Traced, round_within_budget
 from ..extra_graphs.int8_cache_graph import write_int8_cache_graph
-from ..package.folder import check_target, new_folder, scratch_folder, write_manifest
+from ..package.folder import check_target, new_folder, write_manifest
 from ..package.forecast import check_disk
 from ..passes.linear_layers import linear_layers_of
 from ..passes.quantization.options import Quantization
@@ -29,6 +29,7 @@ from .graphs import PackageWriter, optimized_graph
 from .options import ExportKeywords, ExportOptions
 from .proofs import prove_package
 from .record import make_manifest
+from .unfinished import key_of, work_folder
 
 Report = Callable[[str], None]
 
@@ -65,7 +66,7 @@ def export(
     assets = dataclasses.replace(opened.assets, eos_ids=asked.eos_ids) if asked.eos_ids else opened.assets
     asked = dataclasses.replace(asked, name=asked.name or opened.name, origin=asked.origin or opened.origin)
     with as_source(opened, asked.context_length) as made:
-        return export_source(made, opened.weights, out, assets=assets, options=asked, report=report)
+        return export_source(made, opened.weights, out, assets=assets, options=asked, place=opened.place, report=report)
 
 
 @in_turn
@@ -76,9 +77,12 @@ def export_source(
     *,
     assets: TextAssets,
     options: ExportOptions,
+    place: Path | None = None,
     report: Report = lambda stage: None,
 ) -> Exported:
     """Export `source` to the folder `out`; `report` is told each stage as it begins.
+
+    place: the file or folder that the weights are read from, if one is; then an export that is interrupted can be resumed.
 
     Raises `ExportError`, with nothing written, if the model cannot be traced or its logits differ from PyTorch's.
     """
@@ -101,7 +105,8 @@ def export_source(
     if quantization is not None and not options.requantise:
         check_kept(model.graph, weights.stored, quantization)
     check_adapters(adapters, linear_layers_of(model.graph))
-    with new_folder(target, force=options.force) as folder, scratch_folder(target) as work:
+    key = key_of(place, options)
+    with new_folder(target, force=options.force) as folder, work_folder(target, key, report) as work:
         assets.write(folder)
         writer = PackageWriter(model, source, assets, folder, options)
         del model  # the writer alone holds it, and is gone before the proof

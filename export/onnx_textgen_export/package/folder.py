@@ -97,17 +97,6 @@ def new_folder(target: Path, *, force: bool = False) -> Iterator[Path]:
                     parent.rmdir()
 
 
-@contextlib.contextmanager
-def scratch_folder(target: Path) -> Iterator[Path]:
-    """A folder next to the target for intermediate files; the next export removes that of a killed one."""
-    folder = hidden(target.resolve(), "partial")
-    folder.mkdir()
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 def explain(error: OSError, target: Path) -> str:
     """One line for an error of the file system."""
     where = next((parent for parent in target.parents if is_there(parent)), Path(target.anchor))

@@ -46,6 +46,8 @@ class Opened:
     assets: TextAssets
     name: str
     origin: str
+    place: Path | None = None
+    """The file or folder that the weights are read from; None for a module."""
 
 
 def open_source(
@@ -106,7 +108,7 @@ def open_base(
         module, weights = open_checkpoint(folder, allow_pickle=allow_pickle, adapter=adapter)
     name = name_of(source)
     assets = read_text_assets(folder, tokenizer=given, adapter=None if adapter is None else adapter.folder)
-    return Opened(module, weights, assets, name, f"the checkpoint {name}")
+    return Opened(module, weights, assets, name, f"the checkpoint {name}", folder)
 
 
 def name_of(source: str | Path) -> str:
@@ -122,7 +124,7 @@ def open_gguf_file(path: Path, tokenizer: Tokenizer | None, adapter: Adapter | N
     with tempfile.TemporaryDirectory(prefix="onnx-textgen-") as folder:
         module, weights = open_gguf(path, Path(folder), has_tokenizer=tokenizer is not None, adapter=adapter)
         assets = read_text_assets(Path(folder), tokenizer=tokenizer, adapter=None if adapter is None else adapter.folder)
-    return Opened(module, weights, assets, path.stem, f"the GGUF file {path.name}")
+    return Opened(module, weights, assets, path.stem, f"the GGUF file {path.name}", path)
 
 
 def unwrapped(module: nn.Module) -> nn.Module:

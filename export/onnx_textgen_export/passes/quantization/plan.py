@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +18,18 @@ from .split_head import Split
 
 Changes = Mapping[str, Callable[[Tensor], None]]
 """By the name of a parameter: the change that gives it the values of its codes."""
+SMOOTHING, LOSS = "smoothing", "loss"
+"""Names of the files of the factors of inputs, without its suffix, and of the loss."""
+
+
+@contextlib.contextmanager
+def whole_folder(folder: Path) -> Iterator[Path]:
+    """A folder to fill that becomes `folder` when the block ends; a later export may find what a killed one left."""
+    partial = folder.with_name(f"{folder.name}-partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    yield partial
+    partial.rename(folder)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -28,6 +42,8 @@ class FoundCodes:
     inputs: int
     smoothing: Floats | None = None
     """[in]: factors of the matrix before it was rounded, and divisors of its inputs; None: not smoothed."""
+    loss: float = 0.0
+    """Estimated contribution to the divergence from the unrounded model, in nats per token."""
 
     @property
     def symmetric(self) -> bool:
@@ -35,25 +51,34 @@ class FoundCodes:
         return not (self.folder / "zeros.npy").exists()
 
     @classmethod
-    def save(cls, folder: Path, found: Codes, *, bits: Bits, block_size: int, inputs: int, smoothing: Floats | None) -> FoundCodes:
+    def save(
+        cls, folder: Path, found: Codes, *, bits: Bits, block_size: int, inputs: int, smoothing: Floats | None, loss: float
+    ) -> FoundCodes:
         """Write codes to a folder, as `compensate` and `quantizers` return them."""
-        folder.mkdir(parents=True)
         kinds = {"codes": np.uint8, "zeros": np.uint8, "scale_codes": np.int16, "row_scales": np.float32}
-        for kind, dtype in kinds.items():
-            array = getattr(found, kind)
-            if array is not None:
-                np.save(folder / f"{kind}.npy", array.astype(dtype))
-        return cls(folder, bits, block_size, inputs, smoothing)
+        arrays = {kind: (getattr(found, kind), dtype) for kind, dtype in kinds.items()} | {SMOOTHING: (smoothing, np.float32)}
+        with whole_folder(folder) as partial:
+            for name, (array, dtype) in arrays.items():
+                if array is not None:
+                    np.save(partial / f"{name}.npy", array.astype(dtype))
+            (partial / LOSS).write_text(repr(loss), encoding="utf-8")
+        return cls(folder, bits, block_size, inputs, smoothing, loss)
+
+    @classmethod
+    def saved(cls, folder: Path, *, bits: Bits, block_size: int, inputs: int) -> FoundCodes:
+        """Return the codes that `save` wrote to a folder."""
+        path, loss = folder / f"{SMOOTHING}.npy", float((folder / LOSS).read_text(encoding="utf-8"))
+        return cls(folder, bits, block_size, inputs, np.load(path) if path.exists() else None, loss)
 
     @classmethod
     def joined(cls, parts: Sequence[FoundCodes]) -> FoundCodes:
         """The concatenated codes of groups of outputs, all in one form and without smoothing."""
         folder = parts[0].folder.with_name(f"{parts[0].folder.name}-joined")
         if not folder.exists():
-            folder.mkdir()
-            for path in parts[0].folder.glob("*.npy"):
-                arrays = [np.load(each.folder / path.name, mmap_mode="r") for each in parts]
-                np.save(folder / path.name, np.concatenate(arrays, axis=1 if path.stem == "codes" else 0))
+            with whole_folder(folder) as partial:
+                for path in parts[0].folder.glob("*.npy"):
+                    arrays = [np.load(each.folder / path.name, mmap_mode="r") for each in parts]
+                    np.save(partial / path.name, np.concatenate(arrays, axis=1 if path.stem == "codes" else 0))
         return dataclasses.replace(parts[0], folder=folder)
 
     def load(self, gains: Floats | None = None) -> Codes:
