@@ -13,8 +13,10 @@ import unicodedata
 TAB = 8
 CLOSING = frozenset("、。，．！？：；）」』】〉》,.!?:;)]")  # noqa: RUF001 - the marks of East Asian texts are meant
 """Marks that begin no row, though one may end after the ideograph before them."""
-WORD = re.compile(r"\s*(?:(?<=: )(?:onnx-textgen|pip|python) [^;,]*|\S+|$)")
-"""A word of a message, with the blanks before it; a command is one, so that it can be copied."""
+WORD = re.compile(
+    r"\s*(?:(?<=: )(?:onnx-textgen|pip|python) [^;,]*|\d[\d.,]* (?:tokens?|tok/s|ms|s|[kMGT]i?B)\b\S*|\S+|$)",
+)
+"""A word of a message, with the blanks before it; a command is one, so that it can be copied, and so is a number with its unit."""
 
 
 class WordWrap:

@@ -78,3 +78,12 @@ def test_a_line_is_broken_between_words_and_a_command_stays_whole() -> None:
     ]
     assert fold("  name  a long text\n  other", 12) == "  name  a\nlong text\n  other"
     assert fold("run it? [y]es: ", 80) == "run it? [y]es: "
+
+
+def test_a_number_keeps_its_unit() -> None:
+    line = "prompt 42 tokens (12 kept) 310 tok/s | text 1,128 tokens 61.2 tok/s | first token 140 ms | seed 7 | stop: length"
+    for columns in range(20, 100):
+        rows = fold(line, columns).split("\n")
+        assert " ".join(rows) == line
+        assert max(map(len, rows)) < columns
+        assert not [row for row in rows if re.match(r"(tokens|tok/s|ms)\b", row)]
