@@ -10,6 +10,7 @@ import argparse
 import re
 from collections import Counter
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import onnx_textgen
@@ -116,14 +117,25 @@ def main() -> None:
     asked = parser.parse_args()
     for package in asked.packages:
         model, right, count = onnx_textgen.load(package), Counter[str](), Counter[str]()
-        for question, expected in QUESTIONS.items():
-            for name, settings in SETTINGS.items():
-                for seed in range(asked.seeds) if settings["temperature"] else (None,):
-                    answer = model.chat([{"role": "user", "content": question}], max_new_tokens=asked.tokens, seed=seed, **settings)
-                    right[name] += is_right(answer.text, expected)
-                    count[name] += 1
-                    if name == asked.shown:
-                        print(f"{'ok ' if is_right(answer.text, expected) else 'BAD'} {question} {answer.text!r:.100}", flush=True)
+        trials = [
+            (question, name, seed)
+            for question in QUESTIONS
+            for name, settings in SETTINGS.items()
+            for seed in (range(asked.seeds) if settings["temperature"] else (None,))
+        ]
+
+        def answer(trial: tuple[str, str, int | None], model: onnx_textgen.Model = model) -> str:
+            question, name, seed = trial
+            messages = [{"role": "user", "content": question}]
+            return model.chat(messages, max_new_tokens=asked.tokens, seed=seed, **SETTINGS[name]).text
+
+        with ThreadPoolExecutor(8) as threads:  # whose rows are computed together
+            for (question, name, _), text in zip(trials, threads.map(answer, trials), strict=True):
+                is_ok = is_right(text, QUESTIONS[question])
+                right[name] += is_ok
+                count[name] += 1
+                if name == asked.shown:
+                    print(f"{'ok ' if is_ok else 'BAD'} {question} {text!r:.100}", flush=True)
         print(f"\n{package}, {len(QUESTIONS)} questions\n| sampling | right |\n|---|---:|")
         for name in SETTINGS:
             print(f"| {name} | {right[name]} of {count[name]} |", flush=True)

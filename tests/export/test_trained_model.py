@@ -30,9 +30,11 @@ from onnx_textgen.package.manifest import GRAPH, INT8_CACHE_GRAPH, weights_files
 from onnx_textgen.package.reading import read_manifest
 from onnx_textgen_export import Exported, export
 from onnx_textgen_export.calibration.attempts import BUDGETS, Budget
+from onnx_textgen_export.calibration.texts import TEXTS, WINDOW
 from onnx_textgen_export.proof.measures import log_softmax
 from onnx_textgen_export.tracing.opening import Opened, open_source
 from support.costs import by_cost
+from support.plain_onnxruntime import mean_divergence, open_plain, plain_logits
 from support.processor import HAS_VNNI
 from support.smollm2 import smollm2_checkpoint, smollm2_file
 
@@ -244,6 +246,33 @@ def test_a_quantised_package_holds_its_budget(packages: Packages, precision: str
     model = onnx_textgen.load(made.folder, device="cpu")
     answer = model.generate(PROMPTS[0], max_new_tokens=16, temperature=0)
     assert np.isfinite(model.score(PROMPTS[0] + answer.text).perplexity)
+
+
+def measured_texts(tokenizer: transformers.PreTrainedTokenizerBase) -> dict[str, list[int]]:
+    """Token ids of the exporter's texts by their kind, read here without its code."""
+    talks = json.loads((TEXTS / "chats.json").read_text(encoding="utf-8"))["measured"]
+    chats = [tokenizer.apply_chat_template(talk, tokenize=False) for talk in talks]
+    files = {"prose": "probe_text.txt", "code": "code.txt", "languages": "languages.txt"}
+    texts = {kind: (TEXTS / name).read_text(encoding="utf-8") for kind, name in files.items()} | {"chat": "\n".join(chats)}
+    return {kind: tokenizer(text).input_ids for kind, text in texts.items()}
+
+
+@pytest.mark.slow
+def test_plain_onnx_runtime_finds_the_divergence_that_the_certificate_names(packages: Packages, checkpoint: Path) -> None:
+    reference = transformers.AutoModelForCausalLM.from_pretrained(checkpoint).eval()
+    records = {form: packages.get(form)[0] for form in ("int8", "int4")}
+    sessions = {form: open_plain(made.folder / GRAPH) for form, made in records.items()}
+    for kind, ids in measured_texts(transformers.AutoTokenizer.from_pretrained(checkpoint)).items():
+        printed = {form: made.manifest.certificate["rounding"][kind] for form, made in records.items()}
+        found: dict[str, list[float]] = {form: [] for form in records}
+        for start in range(0, printed["int8"]["tokens"], WINDOW):
+            window = ids[start : start + WINDOW]
+            with torch.no_grad():
+                want = reference(torch.tensor([window])).logits[0].numpy()
+            for form, session in sessions.items():
+                found[form].append(mean_divergence(plain_logits(session, window), want))
+        for form, each in found.items():
+            assert np.mean(each) == pytest.approx(printed[form]["kl_mean"], rel=0.25), (form, kind)
 
 
 @pytest.mark.rare

@@ -93,7 +93,7 @@ class Calibrated:
             for rows in some_at_a_time(values):
                 wanted = rows if smoothing is None else rows * smoothing
                 codes, lost = rounded(wanted, given, bits, block_size, symmetric=symmetric)
-                found.append(dataclasses.replace(codes, codes=codes.codes.astype(np.uint8)))
+                found.append(codes)
                 loss += lost * scale
             where, inputs = self.folder_of(matrix, bits, block_size), values.shape[1]
             stored = FoundCodes.save(
