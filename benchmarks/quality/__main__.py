@@ -60,7 +60,7 @@ def run(options: argparse.Namespace, log: Log, peers: list[Peer]) -> None:
         try:
             models[peer] = maker.make(peer, anew=options.anew)
             found |= dataclasses.asdict(bench.divergence(peer, models[peer]))
-            found |= dataclasses.asdict(size_of(options.work, peer, models[peer]))
+            found |= dataclasses.asdict(size_of(options.work, peer, models[peer])) | maker.cost(peer)
         except RefusedError as error:
             models.pop(peer, None)
             found["reason"] = str(error)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import re
 import subprocess
 from pathlib import Path
 
-from peers import Peer, conversion_log, convert, converted, program, remove
+from peers import Peer, conversion_log, convert, converted, cost_file, program, remove
 from variants import FILES, SOURCES
 
 
@@ -41,6 +42,15 @@ class Maker:
         words = {word for command in peer.convert for word in command}
         sources = {word: self.convert(source, {"TOKENS": self.tokens}) for word, source in SOURCES.items() if word in words}
         return self.convert(peer, {"TOKENS": self.tokens, **sources})
+
+    def cost(self, peer: Peer) -> dict[str, float]:
+        """What it took to make the peer's model, with an importance matrix where it has one; empty where nothing was made."""
+        made = [peer, *(SOURCES["IMPORTANCE"] for command in peer.convert if "IMPORTANCE" in command)]
+        files = [cost_file(self.work, each, self.checkpoint) for each in made]
+        costs = [json.loads(file.read_text()) for file in files if file.exists()]
+        if len(costs) < len(files):
+            return {}
+        return {name: how(cost[name] for cost in costs) for name, how in (("made_seconds", sum), ("made_bytes", max))}
 
     def convert(self, peer: Peer, sources: dict[str, Path]) -> Path:
         """As `peers.convert`; raises `RefusedError`."""

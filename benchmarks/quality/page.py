@@ -59,6 +59,11 @@ def divergence_cell(value: float) -> str:
     return f"{value:.3f}" if value >= 0.1 else f"{value:.4f}" if value >= 0.001 else f"{value:.1e}"
 
 
+def cost_cell(record: Record) -> str:
+    """Seconds and memory that the conversion took."""
+    return f"{record['made_seconds']:.0f} s, {record['made_bytes'] / 1e9:.1f} GB" if "made_seconds" in record else ""
+
+
 def quality_table(outcomes: list[Record], rounds: list[Record]) -> str:
     """One line for each form, the smallest first; below them those that have none, and why."""
     found = speeds(rounds)
@@ -66,12 +71,12 @@ def quality_table(outcomes: list[Record], rounds: list[Record]) -> str:
     rows = []
     for record in sorted((each for each in outcomes if "kl" in each), key=lambda each: each["bytes"]):
         cells = [" ".join(key_of(record)), size_cell(record), divergence_cell(record["kl"]), divergence_cell(record["kl_99"])]
-        cells += [f"{record['same_top']:.2%}", f"{record['perplexity']:+.2%}"]
+        cells += [f"{record['same_top']:.2%}", f"{record['perplexity']:+.2%}", cost_cell(record)]
         figures = found.get(key_of(record), {})
         rows.append(cells + [f"{middle(figures[name].values()):,.0f}" if name in figures else "" for name in columns])
     refused = [each for each in outcomes if "reason" in each]
-    rows += [[" ".join(key_of(each)), "refused", *[""] * (4 + len(columns))] for each in refused]
-    header = ["form", "MB", "KL, nats/token", "its 99th percentile", "same top-1", "perplexity"]
+    rows += [[" ".join(key_of(each)), "refused", *[""] * (5 + len(columns))] for each in refused]
+    header = ["form", "MB", "KL, nats/token", "its 99th percentile", "same top-1", "perplexity", "made in"]
     reasons = "\n".join(f"- {' '.join(key_of(each))} was refused: {each['reason']}" for each in refused)
     units = [f"{name}, tokens/s" for name in columns]
     return table([*header, *units], rows) + (f"\n\n{reasons}" if reasons else "")

@@ -34,7 +34,7 @@ from ..proof.scenarios import long_length
 from ..sources.source import Source
 from ..sources.stored_form import StoredForm
 from ..tokenization.text_assets import TextAssets
-from ..weights.streamed import OwnWeights, Weights, blocks_of
+from ..weights.streamed import OwnWeights, Weights
 from .options import AS_STORED, ExportOptions
 
 
@@ -119,9 +119,8 @@ def parameters_of(source: Source, weights: Weights) -> list[Stored]:
 
 def forecast_of(source: Source, weights: Weights, options: ExportOptions, quantization: Quantization | None) -> Forecast:
     """Forecast the disk, memory and time that an export needs."""
-    inside = {id(parameter) for block in blocks_of(source.module).values() for parameter in block.parameters()}
     has_gradients = quantization is not None and quantization.method == "calibrated" and quantization.bits == 4
-    held = [p for p in source.module.parameters() if isinstance(weights, OwnWeights) or id(p) not in inside]
+    held = source.module.parameters() if isinstance(weights, OwnWeights) else ()
     return estimate_export(
         parameters_of(source, weights),
         layers=source.geometry.layers,

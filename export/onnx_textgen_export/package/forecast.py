@@ -76,16 +76,27 @@ class Stored:
 class CostModel:
     """Costs of an export as measured on 2 cores, with PyTorch and ONNX Runtime on the CPU."""
 
-    base_bytes: int = 900_000_000
+    base_bytes: int = 600_000_000
     """Memory of a process that has loaded the libraries and traced a model."""
-    copies_of_largest: float = 3.0
-    """float32 copies of the largest tensor while it is read, quantised and written."""
+    copies_of_largest: float = 2.0
+    """float32 copies of the largest tensor while PyTorch reads texts, or its codes are found."""
+    copies_of_logits: float = 3.4
+    """float32 copies of the logits that the proof compares."""
+    compared_tokens: int = 1100
+    compared_logits: int = 1 << 25
+    estimated_tokens: int = 4096
+    estimated_logits: int = 1 << 27
+    """Of the proof's longest text, and of the estimate of 4 bits: tokens, and the most logits at a time."""
+    moments: float = 4.0
+    """float32 matrices [in, in] while the codes of a calibrated layer are found."""
     hidden_states_per_layer: float = 1.0
     """Kept through the forward pass of calibration, [tokens, hidden size] in float32, for each layer."""
-    hidden_states_of_a_block: float = 45.0
-    """Kept, in the same unit, while the backward pass goes through one block: its activations, attention scores and gradients."""
-    session_factor: float = 2.0
-    """Memory of an ONNX Runtime session relative to the weights' file: the file and what the kernels repack."""
+    hidden_states_of_a_block: float = 4.0
+    """Kept, in the same unit, while the backward pass goes through one block."""
+    session_factor: float = 1.0
+    """Memory of an ONNX Runtime session relative to a file of floats."""
+    quantised_session_factor: float = 2.9
+    """The same for the two sessions of a quantised package's proof: their files, and what the kernels repack."""
     start_seconds: float = 12.0
     """Libraries, graph passes, opening sessions."""
     seconds_per_layer: float = 0.8
@@ -257,19 +268,43 @@ def estimate_export(
     """
     costs = costs or CostModel()
     weights = file_bytes(weight_bytes(each, precision, options, target) for each in parameters)
-    largest = max((each.elements * 4 for each in parameters), default=0)
-    states = layers * costs.hidden_states_per_layer + costs.hidden_states_of_a_block
-    writing = costs.copies_of_largest * largest + 4 * calibrated_numbers * states
-    comparing = resident_bytes + costs.session_factor * weights
     billions = sum(each.elements for each in parameters) / 1e9
     searched = costs.search_seconds_per_billion[precision] if options is not None and options.method == "calibrated" else 0.0
     per_billion = costs.seconds_per_billion[precision] + tokens * costs.seconds_per_token_of_a_billion + searched
+    needed = memory_needed(parameters, layers, options, weights=weights, calibrated_numbers=calibrated_numbers, costs=costs)
     usual = costs.start_seconds + layers * costs.seconds_per_layer + billions * per_billion
     return Forecast(
         package_bytes=weights + GRAPH_BYTES + layers * GRAPH_BYTES_PER_LAYER,
-        memory_bytes=int(costs.base_bytes + max(writing, comparing)),
+        memory_bytes=resident_bytes + needed,
         seconds=usual * USUAL_SPEED / speed,
     )
+
+
+def memory_needed(
+    parameters: Sequence[Stored],
+    layers: int,
+    options: Quantization | None,
+    *,
+    weights: int,
+    calibrated_numbers: int,
+    costs: CostModel,
+) -> int:
+    """Bytes of memory of the stage that needs most; arguments: see `estimate_export`, and the bytes of the package's weights."""
+    largest = max((each.elements * 4 for each in parameters), default=0)
+    vocabulary = max((each.shape[0] for each in parameters if each.kind in ("head", "shared")), default=0)
+    compared = 4 * costs.copies_of_logits * min(costs.compared_tokens * vocabulary, costs.compared_logits)
+    if options is None:
+        return int(costs.base_bytes + compared + costs.session_factor * weights)
+    reading = costs.copies_of_largest * largest
+    widest = max((each.shape[1] for each in parameters if each.kind in ("matrix", "head", "shared")), default=0)
+    states = calibrated_numbers * (layers * costs.hidden_states_per_layer + costs.hidden_states_of_a_block)
+    moments = costs.moments * widest**2 if options.method == "calibrated" else 0.0
+    stages = {
+        "estimate": reading + 4 * min(costs.estimated_tokens * vocabulary, costs.estimated_logits),
+        "calibrate": reading + 4 * (moments + states),
+        "compare": largest + compared + costs.quantised_session_factor * weights,
+    }
+    return int(costs.base_bytes + max(stages.values()))
 
 
 def check_disk(target: Path, needed_bytes: int) -> None:
