@@ -48,6 +48,8 @@ from .scenarios import (
 
 SLOW_PIECE, SLOW_STEPS = 8, 2
 """Tokens of the first piece of a text, and steps of a batch."""
+MOST_CORRECTIONS, MOST_DRAFTED = 3, 2_000_000_000
+"""Corrections of a draft, and parameters of a model that is opened a second time for them."""
 EXPERTS = "ORT_QMOE_CPU_QNBIT_GEMM"
 """Environment variable that does the same for experts: QMoE has no such level at 8 bits (microsoft/onnxruntime#32644)."""
 
@@ -123,7 +125,9 @@ def run_exactly(
             encoder = stack.enter_context(in_float32(graph.with_name(ENCODER_GRAPH)))
         decoder = decoders_of(source, session, adapter, encoder=encoder)
         fed = list(feed_exactly(source, decoder, ids))
-        return fed, tuple(corrected(decoder, source, draft, drafting) for draft in drafts)
+        is_small = sum(each.numel() for each in source.module.parameters()) <= MOST_DRAFTED
+        most = MOST_CORRECTIONS if is_small else 0
+        return fed, tuple(corrected(decoder, source, draft, drafting, most=most) for draft in drafts)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

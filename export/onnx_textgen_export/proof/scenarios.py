@@ -35,7 +35,6 @@ LONG_LENGTH = 1100
 """More than two prefill chunks, and more than the first buffers hold."""
 LONGEST_LENGTH = 8300
 """The text is made long enough to cross windows and rotary switches up to this length; longer ones are reported as untested."""
-MOST_CORRECTIONS = 3
 LAST_STEPS, BATCH_STEPS = 16, 8
 MOST_LOGITS = 1 << 25
 """Most logits of the long text that are compared; with a vocabulary of 128,000, those of its last 260 positions."""
@@ -213,11 +212,13 @@ def greedy(
     return GoldenRun(tuple(prompt), tuple(made), source_ids=tuple(read))
 
 
-def corrected(new_decoder: NewDecoder, source: Source, draft: GoldenRun, drafting: Callable[[], NewDecoder]) -> GoldenRun:
+def corrected(
+    new_decoder: NewDecoder, source: Source, draft: GoldenRun, drafting: Callable[[], NewDecoder], *, most: int
+) -> GoldenRun:
     """The greedy continuation of a run's prompt, of which another arithmetic wrote a draft: one run for each wrong token.
 
     A package's products of single tokens in float32 take many times as long as its own, with which `drafting` continues. Where the
-    two often differ, as with random weights, the continuation ends after `MOST_CORRECTIONS`.
+    two often differ, as with random weights, the continuation ends after the token that needed one more than `most` corrections.
     """
     prompt = list(draft.prompt_ids)
     for correction in itertools.count():
@@ -227,7 +228,7 @@ def corrected(new_decoder: NewDecoder, source: Source, draft: GoldenRun, draftin
         if not len(wrong):
             break
         right = [*new[: wrong[0]], int(likeliest[wrong[0]])]
-        if correction == MOST_CORRECTIONS:
+        if correction == most:
             return dataclasses.replace(draft, new_ids=tuple(right))
         draft = greedy(drafting(), source, prompt, draft.source_ids, right)
     return draft

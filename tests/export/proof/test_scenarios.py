@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from onnx_textgen.package.manifest import GoldenRun
 from onnx_textgen_export.proof import scenarios
-from onnx_textgen_export.proof.scenarios import GOLDEN_TOKENS, MOST_CORRECTIONS, corrected
+from onnx_textgen_export.proof.scenarios import GOLDEN_TOKENS, corrected
 
 VOCABULARY = 50
 
@@ -37,11 +37,13 @@ def drafted(prompt: Sequence[int], wrong: set[int], new: Sequence[int] = ()) -> 
     return GoldenRun(tuple(prompt), tuple(made))
 
 
-@given(st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=8), st.sets(st.integers(0, GOLDEN_TOKENS - 1), max_size=12))
-def test_a_corrected_draft_is_the_exact_continuation_or_its_beginning(prompt: list[int], wrong: set[int]) -> None:
+PROMPTS = st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=8)
+
+
+@given(PROMPTS, st.sets(st.integers(0, GOLDEN_TOKENS - 1), max_size=12), st.integers(0, 5))
+def test_a_corrected_draft_is_the_exact_continuation_or_its_beginning(prompt: list[int], wrong: set[int], most: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(scenarios, "greedy", lambda _, __, prompt, ___, new: drafted(prompt, wrong, new))
-        found = corrected(lambda *_: Exact(), None, drafted(prompt, wrong), lambda: None)  # type: ignore[arg-type]
+        found = corrected(lambda *_: Exact(), None, drafted(prompt, wrong), lambda: None, most=most)  # type: ignore[arg-type]
     exact = drafted(prompt, set()).new_ids
-    is_cut = len(wrong) > MOST_CORRECTIONS
-    assert found.new_ids == exact[: sorted(wrong)[MOST_CORRECTIONS] + 1 if is_cut else None]
+    assert found.new_ids == exact[: sorted(wrong)[most] + 1 if len(wrong) > most else None]
