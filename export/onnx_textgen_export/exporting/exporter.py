@@ -94,7 +94,7 @@ def export_source(
     adapters = open_adapters(options.adapters, source.module, allow_pickle=options.allow_pickle, report=report)
     ids = probe_ids(source, assets.tokenizer)
     expected = forecast_of(source, weights, options, quantization)
-    check_disk(target, expected.package_bytes)
+    check_disk(target, expected.package_bytes + expected.scratch_bytes)
     more = forecast_lines(source, weights, expected, options, quantization)
     for line in (*length_lines(source), *text_lines(assets), *retrieval_lines(assets), *more):
         report(line)

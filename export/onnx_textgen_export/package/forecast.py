@@ -129,10 +129,13 @@ class Forecast:
     package_bytes: int
     memory_bytes: int
     seconds: float
+    scratch_bytes: int = 0
+    """Disk that is needed besides until the export ends: the codes of calibrated matrices, in every form they may be stored in."""
 
     def describe(self, *, is_limit: bool = False) -> str:
         """One line for the user; is_limit: matrices may keep forms that take fewer bytes, which shows only when they are read."""
         disk = f"{'at most' if is_limit else 'about'} {in_words(self.package_bytes)} on disk"
+        disk += f" ({in_words(self.package_bytes + self.scratch_bytes)} until it is done)" if self.scratch_bytes else ""
         return f"{disk}, {in_words(self.memory_bytes)} of memory, {self.seconds:.0f} s"
 
 
@@ -277,7 +280,16 @@ def estimate_export(
         package_bytes=weights + GRAPH_BYTES + layers * GRAPH_BYTES_PER_LAYER,
         memory_bytes=resident_bytes + needed,
         seconds=usual * USUAL_SPEED / speed,
+        scratch_bytes=scratch_needed(parameters, options),
     )
+
+
+def scratch_needed(parameters: Sequence[Stored], options: Quantization | None) -> int:
+    """Bytes of the codes that calibration finds, one for each weight in each form (`calibration.code_search`)."""
+    if options is None or options.method != "calibrated":
+        return 0
+    forms = 2 if options.bits == 8 else 3
+    return forms * sum(each.elements for each in parameters if each.kind in ("matrix", "head", "shared"))
 
 
 def memory_needed(

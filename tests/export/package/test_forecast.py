@@ -171,6 +171,9 @@ def test_a_forecast_is_one_line() -> None:
     line = estimate_export([Stored((128_256, 2048), "shared")], layers=16).describe()
     assert line.startswith("about 1.1 GB on disk, ")
     assert "\n" not in line
+    options = default_for("int4", 2048)
+    calibrated = estimate_export([Stored((128_256, 2048), "shared")], layers=16, precision="int4", options=options).describe()
+    assert calibrated.startswith("about 144.5 MB on disk (932.5 MB until it is done), "), "three codes for each weight"
 
 
 def test_a_disk_without_room_is_refused_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
