@@ -7,8 +7,9 @@ python -m tests tests/runtime   the tests of one part; arguments go to pytest
 python -m tests whole -k stop   the tests of one name, slow ones too
 python -m tests deep            the attacks, and all other tests of hypothesis, with twenty times as many examples: hours
 
-Slow are those marked `slow`: they export large or many models, or make a whole series of what another test tries once. Those marked
-`rare` try on further types of models what slow tests try on some.
+Slow are those marked `slow`: they export large or many models, or make a whole series of what another test tries once; and attacks,
+and tests in a browser but those of `tests/demo/test_browser.py`. Those marked `rare` try on further types of models what slow tests
+try on some.
 """
 
 import subprocess

@@ -34,13 +34,23 @@ LONGEST = (
     "export/huggingface/test_architectures.py",
 )
 SHARED = TESTS.parents[1] / "shared" / "data"
+BROWSERS = frozenset({"chromium", "browser"})
+"""Fixtures that start one."""
+QUICK_PAGE = TESTS / "demo" / "test_browser.py"
+"""The file of tests in a browser that is not slow."""
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest leaves out what is marked
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the longest files first, so that none goes on alone when the others are done, and mix those of all folders.
+    """Mark attacks and tests in a browser as slow, put the longest files first, and mix those of all folders.
 
-    The tests of pages wait for a browser most of the time, those of the exporter compute: side by side they use the processor.
+    So no long file is left alone when the others are done. The tests of pages wait for a browser most of the time, those of the
+    exporter compute: next to each other they use the processor.
     """
+    for item in items:
+        in_browser = not BROWSERS.isdisjoint(getattr(item, "fixturenames", ())) and item.path != QUICK_PAGE
+        if in_browser or item.path.is_relative_to(TESTS / "attacks"):
+            item.add_marker(pytest.mark.slow)
     files: dict[Path, list[pytest.Item]] = {}
     for item in items:
         files.setdefault(item.path, []).append(item)

@@ -346,6 +346,7 @@ def test_twenty_clients_of_three_models_get_their_texts(folder: Path, most: int)
         assert server.slots.taken == 0
 
 
+@pytest.mark.slow
 def test_clients_that_leave_while_models_are_exchanged_break_nothing(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     names, slow = ["tiny", "small", "story"], ENDLESS | {"max_tokens": 3000}
     with served_pool(pool_of(folder, max_loaded=1, idle_seconds=0.0)) as (url, server):

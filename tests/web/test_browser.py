@@ -17,7 +17,10 @@ import onnx_textgen
 from support.browser import chromium, programs
 from support.node import ROOT, Node
 
-pytestmark = pytest.mark.skipif(None in programs(), reason="needs chromium and chromium-driver")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(None in programs(), reason="needs chromium and chromium-driver"),
+]
 
 WORKER = """
 import * as jinja from "./node_modules/@huggingface/jinja/dist/index.js";

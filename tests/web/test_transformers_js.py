@@ -19,6 +19,7 @@ from onnx_textgen.package.reading import read_manifest
 from onnx_textgen_export import export
 from onnx_textgen_export.passes.quantization.options import Quantization
 from onnx_textgen_export.sources.tiny_transformer import DecoderConfig, TinyTransformer
+from support.costs import by_cost
 from support.make_tiny_packages import make_tokenizer
 from support.node import NODE, installed_packages
 from support.tiny_encoder_decoders import END, START, tiny_encoder_decoder
@@ -50,7 +51,7 @@ def written(
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
-@pytest.mark.parametrize("name", ["story", "tiny-transformer"])
+@pytest.mark.parametrize("name", by_cost(["tiny-transformer"], ["story"]))
 def test_without_any_option_the_texts_and_the_precision_are_the_packages(folder: Path, name: str) -> None:
     model = onnx_textgen.load(name, device="cpu", threads=1)
     found = written(folder, find_package(name), PROMPTS)

@@ -29,6 +29,7 @@ from onnx_textgen_export import ExportError, export
 from onnx_textgen_export.adding import add_adapter, replace_manifest
 from onnx_textgen_export.against import verify_against
 from onnx_textgen_export.cli import adapters_from
+from support.costs import by_cost
 from support.tiny_models import VOCABULARY, tiny_config, tiny_model
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # PEFT 0.21 with transformers 5.23
@@ -80,7 +81,7 @@ KEPT: list[tuple[str, str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("target", "model_type", "options"), KEPT)
+@pytest.mark.parametrize(("target", "model_type", "options"), by_cost(KEPT[:3], KEPT[3:]))
 def test_a_kept_adapter_computes_what_peft_does(target: Any, model_type: str, options: dict[str, Any], tmp_path: Path) -> None:
     model = tiny_model(model_type)
     trained = adapt(model, tmp_path / "adapter", **options)
@@ -94,7 +95,9 @@ def test_a_kept_adapter_computes_what_peft_does(target: Any, model_type: str, op
     assert len(record.golden) == 3
 
 
-@pytest.mark.parametrize(("precision", "target"), [("int8", "ort"), ("int4", "ort"), ("int4", "standard"), ("fp16", "ort")])
+@pytest.mark.parametrize(
+    ("precision", "target"), by_cost([("int8", "ort")], [("int4", "ort"), ("int4", "standard"), ("fp16", "ort")])
+)
 def test_rounded_weights_and_adapters_are_compared_as_exactly_as_those_without(precision: Any, target: Any, tmp_path: Path) -> None:
     model = llama(hidden_size=128, intermediate_size=192)
     trained = [

@@ -80,6 +80,7 @@ class Bare(torch.nn.Module):
         return keys[:, 0, -x.shape[2] :] * 2, [(keys, keys * 1)]
 
 
+@pytest.mark.slow
 def test_what_gives_no_hidden_states_is_told_in_one_line(stories: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="no layer whose output is the logits"):
         export(Bare(), tmp_path / "out", context_length=64, hidden_states=True)

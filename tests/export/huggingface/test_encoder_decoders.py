@@ -19,8 +19,8 @@ from onnx_textgen.options.maker_settings import read_maker_settings
 from onnx_textgen_export import ExportError, export
 from onnx_textgen_export.huggingface.encoder_decoder_source import source_from_encoder_decoder
 
-QUICK = ("t5", "bart", "m2m_100")
-SLOW = ("encoder-decoder", "marian", "t5gemma2")
+QUICK = ("t5",)
+SLOW = ("bart", "m2m_100", "encoder-decoder", "marian", "t5gemma2")
 RARE = ("fsmt", "longt5", "pegasus_x", "t5gemma")
 """One of each kind of positions, attention and cache; `tests/support/encoder_decoder_types.py` tries every type."""
 MAKERS: tuple[dict[str, Any], ...] = (
@@ -75,7 +75,7 @@ def test_tables_of_positions_are_found_by_trying(model_type: str, tables: int) -
     assert (len(path.tables), path.knows_padding, path.one_token) == (tables, True, False)
 
 
-@pytest.mark.parametrize("precision", ["int8", "int4", "fp16"])
+@pytest.mark.parametrize("precision", by_cost(["int8"], ["int4", "fp16"]))
 def test_both_halves_are_quantised_and_proven(precision: Any, tmp_path: Path) -> None:
     model = tiny_encoder_decoder("bart" if precision == "fp16" else "t5")  # T5's attention is not scaled: too large in float16
     made = export(model, tmp_path / "package", eos_ids=(END,), precision=precision)
@@ -103,6 +103,7 @@ def test_a_checkpoint_folder_is_read_one_tensor_at_a_time_and_its_settings_begin
     assert weights_bytes(made.folder) < 1.02 * 4 * sum(parameter.numel() for parameter in model.parameters())
 
 
+@pytest.mark.slow
 def test_ids_that_the_settings_exclude_are_in_no_text(tmp_path: Path) -> None:
     model, read = tiny_encoder_decoder("marian"), sources(9)[0]
     often = max(set(found := generated(model, read)), key=found.count)

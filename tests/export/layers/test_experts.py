@@ -24,6 +24,7 @@ from onnx_textgen_export.passes.quantization.options import DEFAULTS
 from onnx_textgen_export.passes.quantization.stored_experts import qmoe_attributes
 from onnx_textgen_export.proof import measures
 from onnx_textgen_export.tracing.tracer import quiet
+from support.costs import by_cost
 from support.tiny_models import tiny_model
 
 COUNT, CHOSEN, WIDTH, INNER = 5, 2, 24, 16
@@ -126,7 +127,7 @@ def run_graph(model: ir.Model, inputs: tuple[Tensor, ...]) -> np.ndarray:
     return session.run(None, {each.name: value.numpy() for each, value in zip(session.get_inputs(), inputs, strict=True)})[0]
 
 
-@pytest.mark.parametrize("target", ["ort", "standard"])
+@pytest.mark.parametrize("target", by_cost(["ort"], ["standard"]))
 @pytest.mark.parametrize("kind", LAYERS)
 def test_a_layer_computes_the_same_eagerly_in_transformers_form_and_as_a_graph(kind: str, target: str) -> None:
     torch.manual_seed(1)

@@ -22,6 +22,7 @@ from onnx_textgen_export.layers.recurrent_functions import (
     recurrences_of,
     replacement_of,
 )
+from support.costs import by_cost
 from support.tiny_models import CONTEXT, tiny_config, tiny_model
 
 TOKENS, ROWS, HEADS, SIZE, VALUE_SIZE = 150, 2, 4, 16, 8
@@ -206,7 +207,7 @@ def test_recurrent_layers_take_several_tokens_in_a_run(model_type: str) -> None:
     assert source.call.__self__.model.owns_recurrences  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("model_type", ["mamba2", "minimax", "recurrent_gemma"])
+@pytest.mark.parametrize("model_type", by_cost(["mamba2"], ["minimax", "recurrent_gemma"]))
 def test_a_model_whose_recurrence_is_unknown_is_exported_token_by_token(
     model_type: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,6 +238,7 @@ def test_a_model_whose_layers_keep_states_is_exported_after_a_run_and_leaves_non
     assert [tensor.name for tensor in source.cache[:2]] == ["past_recurrent.0", "past_recurrent.0.1"]
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_rwkv_is_exported_without_the_halving_for_float16(tmp_path: Path) -> None:
     """transformers halves weights in place when a model first runs outside training; those of a checkpoint are read later."""
     config = tiny_config("rwkv")

@@ -79,6 +79,7 @@ def small_disk(folder: Path, kilobytes: int) -> Iterator[None]:
         subprocess.run(["umount", str(folder)], check=True)
 
 
+@pytest.mark.slow
 def test_a_real_export_onto_a_full_disk_is_one_line_and_leaves_nothing(decoder: str, tmp_path: Path) -> None:
     with small_disk(tmp_path, 48):
         with exporting(decoder, tmp_path / "package") as process:

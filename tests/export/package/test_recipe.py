@@ -35,6 +35,7 @@ def test_packages_of_gguf_files_are_made_of_the_files_own_bytes(tmp_path: Path, 
     check(export(tmp_path / "model.gguf", tmp_path / "out").folder, tmp_path / "model.gguf", tmp_path)
 
 
+@pytest.mark.slow
 def test_packages_of_k_quants_follow_from_the_files_bytes_too(tmp_path: Path) -> None:
     model = tiny_model("llama", hidden_size=256, intermediate_size=512, tie_word_embeddings=False)
     kinds = {"q_proj": "Q2_K", "k_proj": "Q3_K", "v_proj": "Q5_K", "o_proj": "Q5_1", "up_proj": "Q6_K"}

@@ -87,6 +87,7 @@ def chat_of(kind: str, first: str, second: str, result: str) -> list[dict[str, A
     ]
 
 
+@pytest.mark.slow
 @needs_data
 @examples(150)
 @given(st.sampled_from(BASES), st.sampled_from(["turns", "system", "tools"]), forgeries())
