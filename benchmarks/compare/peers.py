@@ -8,10 +8,8 @@ import os
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import IO
 
 from machine import instructions
 
@@ -209,20 +207,21 @@ def convert(work: Path, peer: Peer, checkpoint: Path, sources: Mapping[str, Path
     out.parent.mkdir(parents=True, exist_ok=True)
     words = {"CHECKPOINT": str(checkpoint), "OUT": str(out), "OUT.fp32": f"{out}.fp32", "CACHE": str(work / "cache")}
     words |= {word: str(path) for word, path in (sources or {}).items()}
-    log, costs = conversion_log(work, peer, checkpoint), list[tuple[float, int]]()
+    log, cost, costs = conversion_log(work, peer, checkpoint), cost_file(work, peer, checkpoint), list[dict[str, float]]()
     try:
         for command in peer.convert:
             environment, _, name = command[0].partition(":")
             line = [program(work, environment, name), *(words.get(word, word) for word in command[1:])]
             with log.open("a") as file:
-                costs.append(run_measured(line, file))
+                measured = [sys.executable, str(HERE / "measured.py"), str(cost), *line]
+                subprocess.run(measured, check=True, stdout=file, stderr=file, env=os.environ | {"HF_HUB_OFFLINE": "1"})
+                costs.append(json.loads(cost.read_text()))
     except BaseException:
         remove(out)
         raise
     finally:
         Path(words["OUT.fp32"]).unlink(missing_ok=True)
-    seconds, sizes = zip(*costs, strict=True)
-    cost_file(work, peer, checkpoint).write_text(json.dumps({"made_seconds": sum(seconds), "made_bytes": max(sizes)}))
+    cost.write_text(json.dumps(together(costs)))
     return out
 
 
@@ -231,12 +230,6 @@ def cost_file(work: Path, peer: Peer, checkpoint: Path) -> Path:
     return work / "models" / checkpoint.name / f"{peer.key}.cost.json"
 
 
-def run_measured(line: list[str], log: IO[str]) -> tuple[float, int]:
-    """Run a command; returns its seconds and its largest memory in bytes. Raises `CalledProcessError` where it fails."""
-    start = time.perf_counter()
-    process = subprocess.Popen(line, stdout=log, stderr=log, env=os.environ | {"HF_HUB_OFFLINE": "1"})
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise subprocess.CalledProcessError(process.returncode, line)
-    return time.perf_counter() - start, usage.ru_maxrss * 1024
+def together(costs: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """What commands cost that run one after the other."""
+    return {name: how(cost[name] for cost in costs) for name, how in (("made_seconds", sum), ("made_bytes", max))}

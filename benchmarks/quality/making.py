@@ -8,7 +8,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from peers import Peer, conversion_log, convert, converted, cost_file, program, remove
+from peers import Peer, conversion_log, convert, converted, cost_file, program, remove, together
 from variants import FILES, SOURCES
 
 
@@ -48,9 +48,7 @@ class Maker:
         made = [peer, *(SOURCES["IMPORTANCE"] for command in peer.convert if "IMPORTANCE" in command)]
         files = [cost_file(self.work, each, self.checkpoint) for each in made]
         costs = [json.loads(file.read_text()) for file in files if file.exists()]
-        if len(costs) < len(files):
-            return {}
-        return {name: how(cost[name] for cost in costs) for name, how in (("made_seconds", sum), ("made_bytes", max))}
+        return together(costs) if len(costs) == len(files) else {}
 
     def convert(self, peer: Peer, sources: dict[str, Path]) -> Path:
         """As `peers.convert`; raises `RefusedError`."""

@@ -107,8 +107,10 @@ class CostModel:
     """Reading, quantising and writing a billion parameters, and running single tokens of the proof."""
     seconds_per_token_of_a_billion: float = 0.03
     """Reading a token, by PyTorch or the package, with a billion parameters."""
-    search_seconds_per_billion: dict[str, float] = dataclasses.field(default_factory=lambda: {"int8": 155.0, "int4": 400.0})
+    search_seconds_per_billion: dict[str, float] = dataclasses.field(default_factory=lambda: {"int8": 155.0, "int4": 200.0})
     """Finding the codes of a billion calibrated parameters."""
+    share_of_products: float = 0.5
+    """Of all seconds, those that products in float32 take; the others depend less on the processor."""
 
 
 @functools.cache
@@ -279,7 +281,7 @@ def estimate_export(
     return Forecast(
         package_bytes=weights + GRAPH_BYTES + layers * GRAPH_BYTES_PER_LAYER,
         memory_bytes=resident_bytes + needed,
-        seconds=usual * USUAL_SPEED / speed,
+        seconds=usual * (1 - costs.share_of_products + costs.share_of_products * USUAL_SPEED / speed),
         scratch_bytes=scratch_needed(parameters, options),
     )
 
