@@ -79,7 +79,8 @@ class CostModel:
     base_bytes: int = 600_000_000
     """Memory of a process that has loaded the libraries and traced a model."""
     copies_of_largest: float = 2.0
-    """float32 copies of the largest tensor while PyTorch reads texts, or its codes are found."""
+    copies_at_int8: float = 5.5
+    """float32 copies of the largest tensor while PyTorch reads texts, or codes are found; int8 reads an output layer whole."""
     copies_of_logits: float = 3.4
     """float32 copies of the logits that the proof compares."""
     compared_tokens: int = 1100
@@ -95,6 +96,8 @@ class CostModel:
     """Kept, in the same unit, while the backward pass goes through one block."""
     session_factor: float = 1.0
     """Memory of an ONNX Runtime session relative to a file of floats."""
+    spent_on_budget: float = 1.4
+    """Bytes of a calibrated int4 package, which takes more bits where its budget needs them, relative to those of 4 bits alone."""
     quantised_session_factor: float = 2.9
     """The same for the two sessions of a quantised package's proof: their files, and what the kernels repack."""
     start_seconds: float = 12.0
@@ -313,9 +316,10 @@ def memory_needed(
     widest = max((each.shape[1] for each in parameters if each.kind in ("matrix", "head", "shared")), default=0)
     states = calibrated_numbers * (layers * costs.hidden_states_per_layer + costs.hidden_states_of_a_block)
     moments = costs.moments * widest**2 if options.method == "calibrated" else 0.0
+    weights = int(weights * (costs.spent_on_budget if moments and options.bits == 4 else 1))
     stages = {
         "estimate": reading + 4 * min(costs.estimated_tokens * vocabulary, costs.estimated_logits),
-        "calibrate": reading + 4 * (moments + states),
+        "calibrate": (costs.copies_at_int8 * largest if moments and options.bits == 8 else reading) + 4 * (moments + states),
         "compare": largest + compared + costs.quantised_session_factor * weights,
     }
     return int(costs.base_bytes + max(stages.values()))

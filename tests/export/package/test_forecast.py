@@ -1,5 +1,6 @@
 """The size that is announced is the size that is written, and a disk without room is refused before anything is."""
 
+import dataclasses
 import functools
 import itertools
 from collections import namedtuple
@@ -131,10 +132,9 @@ def llama_shape(width: int, inputs: int, layers: int, vocabulary: int, kv: int) 
 SMOLLM2 = llama_shape(576, 1536, 30, 49_152, 192)
 LLAMA_1B = llama_shape(2048, 8192, 16, 128_256, 512)
 CODER = [
-    Stored(
-        (each.shape[0], each.shape[1]), each.kind if each.kind == "matrix" else "head", "Q5_0" if each.kind == "matrix" else "Q8_0"
-    )
-    for each in llama_shape(896, 4864, 24, 151_936, 128)
+    Stored((151_936, 896), "table", "Q8_0"),
+    Stored((151_936, 896), "head", "Q8_0"),
+    *(dataclasses.replace(each, form="Q5_0") for each in llama_shape(896, 4864, 24, 151_936, 128)[1:]),
 ]
 
 
@@ -146,6 +146,8 @@ CODER = [
         (SMOLLM2, 30, "int4", default_for("int4", 576), 6656 * 576, 1.68),
         (LLAMA_1B, 16, "int4", default_for("int4", 2048), 1024 * 2048, 4.06),
         (CODER, 24, "int8", Quantization(8, keeps_stored=True), 0, 3.42),
+        (CODER, 24, "int8", default_for("int8", 896), 0, 4.62),
+        (CODER, 24, "int4", default_for("int4", 896), 1900 * 896, 3.58),
     ],
 )
 def test_the_forecast_of_memory_is_within_a_quarter_of_what_was_measured(
