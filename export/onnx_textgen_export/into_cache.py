@@ -29,6 +29,8 @@ def make_package(source: str, folder: Path, name: str, origin: str | None, preci
         # For embeddings and the page's maps: an output and a small graph, which the export can have only now.
         has_states, has_maps = made.encoder is None and made.head is not None, made.attentions is not None
         options = dataclasses.replace(options, hidden_states=has_states, attention_maps=has_maps)
-        export_source(made, opened.weights, folder, assets=opened.assets, options=options, place=opened.place, report=stages.begin)
+        export_source(
+            made, opened.weights, folder, assets=opened.assets, options=options, source_path=opened.source_path, report=stages.begin
+        )
     stages.begin(None)
     typer.echo(f"{name} is in {folder}", err=True)

@@ -18,7 +18,7 @@ from onnx_textgen.package.manifest import Target
 from ..errors import ExportError, innermost
 from ..passes.graph.accuracy import ROUNDED
 from ..passes.quantization.lossless import rounded_parameters
-from ..passes.quantization.options import Quantization
+from ..passes.quantization.options import SMALLER_BLOCKS, Quantization
 from ..passes.quantization.plan import Plan
 from ..passes.quantization.rounding import Roundings
 from ..proof.measures import Quality
@@ -27,7 +27,7 @@ from ..sources.stored_form import StoredForm
 from ..tokenization.text_assets import TextAssets
 from ..weights.streamed import Weights
 from .activations import InputRounding
-from .code_search import SMALLER_BLOCKS, Calibrated, calibrate
+from .code_search import Calibrated, calibrate
 from .matrices import find_matrices
 from .mix import Mix, cheapest_mix, describe_mix
 from .quality import Measures, QualityMeter, largest_loss, summaries

@@ -29,11 +29,6 @@ from .observe import read_gradients, read_inputs
 from .plan import make_plan
 from .restored import OUTPUTS_AT_A_TIME
 
-EIGHT_BIT_BLOCK = 64
-"""Block size of 8-bit matrices in a mix."""
-FINER_BLOCK = 16
-SMALLER_BLOCKS = (32,)
-"""Block sizes that int8 tries next: smaller blocks also round inputs more finely."""
 SMOOTHING = 0.5
 """Power of an input's root mean square by which it is divided (SmoothQuant's alpha)."""
 
@@ -83,9 +78,6 @@ class Calibrated:
         scale = 1 / (2 * len(values) * seen.tokens)
         scales = smoothing_of(np.sqrt(seen.squares.numpy() / seen.tokens)) if matrix.maker is not None else None
         for bits, block_size in forms(matrix, self.options):
-            if (stored := self.saved(matrix, bits, block_size)) is not None:
-                self.add_choice(matrix, stored)
-                continue
             symmetric, smoothing = self.options.symmetric or bits != self.options.bits, scales if bits == 8 else None
             given = moments if smoothing is None else moments.smoothed(smoothing)
             rounded = round_compensated if is_compensated(bits, values, self.options) else round_uncompensated
@@ -103,18 +95,12 @@ class Calibrated:
 
     def take_saved(self, matrix: Matrix) -> bool:
         """Take the codes of a matrix that an interrupted export left; return False if some are missing."""
-        wanted = forms(matrix, self.options)
-        found = [stored for form in wanted if (stored := self.saved(matrix, *form)) is not None]
-        if len(found) < len(wanted):
+        wanted = [(self.folder_of(matrix, *form), form) for form in forms(matrix, self.options)]
+        if not all(where.exists() for where, _ in wanted):
             return False
-        for stored in found:
-            self.add_choice(matrix, stored)
+        for where, (bits, block_size) in wanted:
+            self.add_choice(matrix, FoundCodes.saved(where, bits=bits, block_size=block_size, inputs=matrix.sizes[1]))
         return True
-
-    def saved(self, matrix: Matrix, bits: Bits, block_size: int) -> FoundCodes | None:
-        """Return the codes of a matrix in one form that an interrupted export left."""
-        where = self.folder_of(matrix, bits, block_size)
-        return FoundCodes.saved(where, bits=bits, block_size=block_size, inputs=matrix.sizes[1]) if where.exists() else None
 
     def folder_of(self, matrix: Matrix, bits: Bits, block_size: int) -> Path:
         """The folder of a matrix's codes in one form."""
@@ -122,8 +108,7 @@ class Calibrated:
 
     def add_choice(self, matrix: Matrix, stored: FoundCodes) -> None:
         """Add codes that a matrix may be stored as."""
-        symmetric = self.options.symmetric or stored.bits != self.options.bits
-        form = dataclasses.replace(self.options, block_size=stored.block_size, symmetric=symmetric)
+        form = dataclasses.replace(self.options, block_size=stored.block_size, symmetric=stored.symmetric)
         size = matrix_bytes(*matrix.sizes, stored.bits, form)
         self.codes[matrix.name, stored.bits, stored.block_size] = stored
         self.choices.setdefault(matrix.name, []).append(Choice(stored.bits, stored.block_size, size, stored.loss))
@@ -142,11 +127,7 @@ def some_at_a_time(values: Floats) -> Iterator[Floats]:
 
 def forms(matrix: Matrix, options: Quantization) -> list[tuple[Bits, int]]:
     """Bits and block sizes that a matrix may be stored in under these options."""
-    if options.bits == 8:
-        return [(8, size) for size in dict.fromkeys((options.block_size, *SMALLER_BLOCKS)) if size <= options.block_size]
-    wide = EIGHT_BIT_BLOCK if not matrix.shared or matrix.sizes[1] % EIGHT_BIT_BLOCK == 0 else options.block_size
-    narrow = dict.fromkeys((options.block_size, *((FINER_BLOCK,) if options.finer_blocks else ())))
-    return [*((4, size) for size in narrow), (8, wide)]
+    return options.calibrated_forms(inputs=matrix.sizes[1] if matrix.shared else None)
 
 
 def smoothing_of(sizes: Floats) -> Floats:

@@ -19,14 +19,13 @@ from onnx_textgen.package.manifest import Target
 
 from ..package.forecast import has_inputs_first, in_words, matrix_bytes, stored_parameters
 from ..passes.quantization.lossless import find_form, keeps_numbers, may_keep
-from ..passes.quantization.options import Quantization
+from ..passes.quantization.options import EIGHT_BIT_BLOCK, FINER_BLOCK, Quantization
 from ..passes.quantization.rounding import Rounding
 from ..proof.probe_text import probe_ids
 from ..sources.source import Source
 from ..tokenization.text_assets import TextAssets
 from ..weights.streamed import Forward, Weights, blocks_of, forward_within
 from .attempts import Budget
-from .code_search import EIGHT_BIT_BLOCK, FINER_BLOCK
 
 SAMPLED = 4
 """Blocks to round, evenly spread."""

@@ -29,7 +29,7 @@ from .graphs import PackageWriter, optimized_graph
 from .options import ExportKeywords, ExportOptions
 from .proofs import prove_package
 from .record import make_manifest
-from .unfinished import key_of, work_folder
+from .unfinished import held_bytes, key_of, work_folder
 
 Report = Callable[[str], None]
 
@@ -66,7 +66,7 @@ def export(
     assets = dataclasses.replace(opened.assets, eos_ids=asked.eos_ids) if asked.eos_ids else opened.assets
     asked = dataclasses.replace(asked, name=asked.name or opened.name, origin=asked.origin or opened.origin)
     with as_source(opened, asked.context_length) as made:
-        return export_source(made, opened.weights, out, assets=assets, options=asked, place=opened.place, report=report)
+        return export_source(made, opened.weights, out, assets=assets, options=asked, source_path=opened.source_path, report=report)
 
 
 @in_turn
@@ -77,12 +77,12 @@ def export_source(
     *,
     assets: TextAssets,
     options: ExportOptions,
-    place: Path | None = None,
+    source_path: Path | None = None,
     report: Report = lambda stage: None,
 ) -> Exported:
     """Export `source` to the folder `out`; `report` is told each stage as it begins.
 
-    place: the file or folder that the weights are read from, if one is; then an export that is interrupted can be resumed.
+    source_path: the file or folder that the weights are read from, if one is; then an export that is interrupted can be resumed.
 
     Raises `ExportError`, with nothing written, if the model cannot be traced or its logits differ from PyTorch's.
     """
@@ -94,7 +94,7 @@ def export_source(
     adapters = open_adapters(options.adapters, source.module, allow_pickle=options.allow_pickle, report=report)
     ids = probe_ids(source, assets.tokenizer)
     expected = forecast_of(source, weights, options, quantization)
-    check_disk(target, expected.package_bytes + expected.scratch_bytes)
+    check_disk(target, expected.package_bytes + expected.scratch_bytes - held_bytes(target))
     more = forecast_lines(source, weights, expected, options, quantization)
     for line in (*length_lines(source), *text_lines(assets), *retrieval_lines(assets), *more):
         report(line)
@@ -105,7 +105,7 @@ def export_source(
     if quantization is not None and not options.requantise:
         check_kept(model.graph, weights.stored, quantization)
     check_adapters(adapters, linear_layers_of(model.graph))
-    key = key_of(place, options)
+    key = key_of(source_path, options)
     with new_folder(target, force=options.force) as folder, work_folder(target, key, report) as work:
         assets.write(folder)
         writer = PackageWriter(model, source, assets, folder, options)

@@ -20,16 +20,18 @@ KEY = "key"
 """The file that says which export the work belongs to."""
 
 
-def key_of(place: Path | None, options: ExportOptions) -> str | None:
+def key_of(source_path: Path | None, options: ExportOptions) -> str | None:
     """Return what two exports have in common whose work is the same; None if that cannot be told from files.
 
-    place: the file or folder that the weights are read from; None for a module.
+    source_path: the file or folder that the weights are read from; None for a module.
     """
     given = (options.tokenizer, options.adapter, *options.adapters.values(), options.chosen_budget.calibration)
-    paths = [place, *(Path(each) for each in given if isinstance(each, str | Path))]
-    if any(path is None or not path.exists() for path in paths):  # a name on the hub, for example
+    if source_path is None:
         return None
-    files = [(str(each), each.stat().st_size, each.stat().st_mtime_ns) for path in paths if path for each in files_of(path)]
+    paths = [source_path, *(Path(each) for each in given if isinstance(each, str | Path))]
+    if not all(path.exists() for path in paths):  # a name on the hub, for example
+        return None
+    files = [(str(each), each.stat().st_size, each.stat().st_mtime_ns) for path in paths for each in files_of(path)]
     return hashlib.sha256(repr((onnx_textgen.__version__, files, options)).encode()).hexdigest()
 
 
@@ -38,14 +40,24 @@ def files_of(path: Path) -> list[Path]:
     return sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
 
 
+def place_of(target: Path) -> Path:
+    """The folder of the work on a target."""
+    target = target.resolve()
+    return target.with_name(f".{target.name}.unfinished")
+
+
+def held_bytes(target: Path) -> int:
+    """Return the disk that earlier work on a target holds, which an export takes over or frees."""
+    return sum(path.stat().st_size for path in files_of(place_of(target)) if path.is_file())
+
+
 @contextlib.contextmanager
 def work_folder(target: Path, key: str | None, report: Callable[[str], None]) -> Iterator[Path]:
     """A folder next to the target for intermediate files, with those of an interrupted export that had the same key.
 
     Only one process at a time may be in it: the one that holds the target's lock.
     """
-    target = target.resolve()
-    folder = target.with_name(f".{target.name}.unfinished")
+    folder = place_of(target)
     if key is None or not holds(folder, key):
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()

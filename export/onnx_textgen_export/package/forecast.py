@@ -96,7 +96,7 @@ class CostModel:
     """Kept, in the same unit, while the backward pass goes through one block."""
     session_factor: float = 1.0
     """Memory of an ONNX Runtime session relative to a file of floats."""
-    spent_on_budget: float = 1.4
+    mix_factor: float = 1.4
     """Bytes of a calibrated int4 package, which takes more bits where its budget needs them, relative to those of 4 bits alone."""
     quantised_session_factor: float = 2.9
     """The same for the two sessions of a quantised package's proof: their files, and what the kernels repack."""
@@ -290,11 +290,10 @@ def estimate_export(
 
 
 def scratch_needed(parameters: Sequence[Stored], options: Quantization | None) -> int:
-    """Bytes of the codes that calibration finds, one for each weight in each form (`calibration.code_search`)."""
+    """Bytes of the codes that calibration finds, one for each weight in each form."""
     if options is None or options.method != "calibrated":
         return 0
-    forms = 2 if options.bits == 8 else 3
-    return forms * sum(each.elements for each in parameters if each.kind in ("matrix", "head", "shared"))
+    return len(options.calibrated_forms()) * sum(each.elements for each in parameters if each.kind in ("matrix", "head", "shared"))
 
 
 def memory_needed(
@@ -316,7 +315,7 @@ def memory_needed(
     widest = max((each.shape[1] for each in parameters if each.kind in ("matrix", "head", "shared")), default=0)
     states = calibrated_numbers * (layers * costs.hidden_states_per_layer + costs.hidden_states_of_a_block)
     moments = costs.moments * widest**2 if options.method == "calibrated" else 0.0
-    weights = int(weights * (costs.spent_on_budget if moments and options.bits == 4 else 1))
+    weights = int(weights * (costs.mix_factor if moments and options.bits == 4 else 1))
     stages = {
         "estimate": reading + 4 * min(costs.estimated_tokens * vocabulary, costs.estimated_logits),
         "calibrate": (costs.copies_at_int8 * largest if moments and options.bits == 8 else reading) + 4 * (moments + states),

@@ -46,7 +46,7 @@ class Opened:
     assets: TextAssets
     name: str
     origin: str
-    place: Path | None = None
+    source_path: Path | None = None
     """The file or folder that the weights are read from; None for a module."""
 
 

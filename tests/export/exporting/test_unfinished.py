@@ -12,7 +12,7 @@ import pytest
 from onnx_textgen_export import ExportError, export
 from onnx_textgen_export.calibration.code_search import Calibrated
 from onnx_textgen_export.exporting.options import Budget, ExportOptions
-from onnx_textgen_export.exporting.unfinished import key_of, work_folder
+from onnx_textgen_export.exporting.unfinished import held_bytes, key_of, work_folder
 from support.retrieval_checkpoints import write_model
 
 
@@ -92,7 +92,9 @@ def leave(target: Path, key: str | None, error: type[BaseException], *, works: b
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
 def test_work_is_kept_from_an_interrupted_export_for_the_same_one_alone(tmp_path: Path, error: type[BaseException]) -> None:
     target = tmp_path / "target"
+    assert held_bytes(target) == 0
     leave(target, "one", error)
+    assert held_bytes(target) == len("one" + "codes"), "the disk that a resumed export does not need again"
     with work_folder(target, "one", silent) as folder:
         assert (folder / "codes").exists()
     assert list(tmp_path.iterdir()) == [], "a finished export needs it no more"

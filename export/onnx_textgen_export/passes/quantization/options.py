@@ -13,6 +13,11 @@ Bits = Literal[2, 4, 8]
 """Bits of stored codes; 2 are for lossless storage (see `ternary`) and cannot be asked for."""
 WIDTHS = (4, 8)
 BLOCK_SIZES = (16, 32, 64, 128, 256)
+EIGHT_BIT_BLOCK = 64
+"""Block size of matrices of 8 bits in a calibrated int4 package."""
+FINER_BLOCK = 16
+SMALLER_BLOCKS = (32,)
+"""Block sizes that int8 tries next: smaller blocks also round inputs more finely."""
 SMALLEST_TABLE = 1024
 """Tables with fewer rows (of positions, for example) are not quantised: they save too little."""
 
@@ -79,6 +84,20 @@ class Quantization:
         if part == "head":
             return self.head_bits or self.bits
         return (self.sensitive_bits if part in ("values", "feed-forward out") else None) or self.bits
+
+    def calibrated_forms(self, *, inputs: int | None = None) -> list[tuple[Bits, int]]:
+        """Bits and block sizes that calibration finds codes in.
+
+        inputs: of a matrix that is a table of embeddings too, which only whole blocks can store.
+
+        >>> Quantization(4, finer_blocks=True).calibrated_forms(), Quantization(8, block_size=64).calibrated_forms()
+        ([(4, 32), (4, 16), (8, 64)], [(8, 64), (8, 32)])
+        """
+        if self.bits == 8:
+            return [(8, size) for size in dict.fromkeys((self.block_size, *SMALLER_BLOCKS)) if size <= self.block_size]
+        wide = EIGHT_BIT_BLOCK if inputs is None or inputs % EIGHT_BIT_BLOCK == 0 else self.block_size
+        narrow = dict.fromkeys((self.block_size, *((FINER_BLOCK,) if self.finer_blocks else ())))
+        return [*((4, size) for size in narrow), (8, wide)]
 
     def describe(self) -> str:
         """In words, for a line of a report."""

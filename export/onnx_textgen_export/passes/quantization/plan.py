@@ -19,16 +19,17 @@ from .split_head import Split
 Changes = Mapping[str, Callable[[Tensor], None]]
 """By the name of a parameter: the change that gives it the values of its codes."""
 SMOOTHING, LOSS = "smoothing", "loss"
-"""Names of the files of the factors of inputs, without its suffix, and of the loss."""
+"""Files of a folder of codes: `smoothing.npy`, the divisors of inputs, and `loss`."""
 
 
 @contextlib.contextmanager
 def whole_folder(folder: Path) -> Iterator[Path]:
-    """A folder to fill that becomes `folder` when the block ends; a later export may find what a killed one left."""
+    """A folder to fill that becomes `folder` when the block ends, so that a killed export leaves none that is half full."""
     partial = folder.with_name(f"{folder.name}-partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     yield partial
+    shutil.rmtree(folder, ignore_errors=True)
     partial.rename(folder)
 
 
