@@ -12,6 +12,7 @@ import pytest
 from onnx_textgen_demo.models import make_registry
 from support import patient_http
 from support.calling_model import TOOLS
+from support.costs import by_cost
 from support.patient_http import LONGEST_WAIT
 from support.scripted_model import TINY_PACKAGE
 from support.site_page import with_chat_template
@@ -60,6 +61,7 @@ def test_a_missing_package_is_one_line():
     assert "no/such/folder" in result.stderr
 
 
+@pytest.mark.slow
 def test_a_taken_port_is_one_line():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -86,7 +88,7 @@ def test_functions_come_with_a_warning_and_an_address_with_a_key(free_port, tmp_
     assert re.search(rf"http://127\.0\.0\.1:{free_port}/\?key=[\w-]{{32}} ", address)
 
 
-@pytest.mark.parametrize("more", [[], ["--allow-public"]])
+@pytest.mark.parametrize("more", by_cost([[]], [["--allow-public"]]))
 def test_functions_on_a_page_for_others_are_refused_in_one_line_and_their_file_is_not_run(tmp_path, more):
     (tmp_path / "tools.py").write_text("print('run')")
     result = run(str(TINY_PACKAGE), "--no-open", "--host", "0.0.0.0", *more, "--tools", str(tmp_path / "tools.py"))

@@ -40,7 +40,7 @@ def url() -> Iterator[str]:
 def bounded(route: str, body: dict[str, Any]) -> dict[str, Any]:
     """The request for an answer that is short, with space for a call."""
     if route in ("/api/chat", "/api/generate"):
-        return {**body, "options": {**(body.get("options") or {}), "num_predict": MOST_TOKENS}}
+        return {**body, "options": {"seed": 7, **(body.get("options") or {}), "num_predict": MOST_TOKENS}}
     limits = [name for name in ("max_tokens", "max_completion_tokens", "max_output_tokens") if name in body]
     default = "max_output_tokens" if route == "/v1/responses" else "max_tokens"
     seed = {"seed": 7} if route in ("/v1/chat/completions", "/v1/completions") else {}  # not every draw has a character to show

@@ -64,6 +64,7 @@ def test_inputs_outputs_and_sizes_are_those_that_transformers_js_knows() -> None
     assert found["decoder_model_merged"] == [taken, {"logits", *(f"present.{name}" for name in own)}]
 
 
+@pytest.mark.slow
 def test_graphs_that_write_something_else_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Such as those that take the keys of a layer for its values."""
     own = seq2seq_graphs.join_cross

@@ -127,6 +127,7 @@ def test_exact_continuations_are_those_of_products_in_float32(precision: str, sh
         assert model.generate(list(usual.prompt_ids), max_new_tokens=32, temperature=0, ignore_eos=True).token_ids == other.new_ids
 
 
+@pytest.mark.slow
 def test_a_graph_that_computes_something_else_is_refused(shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write = exported_graphs.write_shared_graph
 

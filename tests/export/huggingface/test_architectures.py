@@ -13,6 +13,7 @@ import transformers
 import onnx_textgen
 from onnx_textgen.inference.decoder import Decoder
 from onnx_textgen_export import export
+from support.costs import by_cost
 from support.tiny_models import CONTEXT, VOCABULARY, WINDOW, tiny_model
 
 MODELS = {
@@ -36,6 +37,7 @@ MODELS = {
     "jamba": ("ort", "the selective scan"),
 }
 """Model types, with a target and what they are here for."""
+SLOW = ("llama4_text", "qwen3_next", "qwen3_5", "bamba", "minimax", "recurrent_gemma", "olmo_hybrid", "falcon_h1", "jamba")
 
 
 ROUNDED_BY_COMPANY = {
@@ -45,7 +47,7 @@ ROUNDED_BY_COMPANY = {
 """Types whose steps of several rows differ in the last bits, and why."""
 
 
-@pytest.fixture(scope="module", params=MODELS)
+@pytest.fixture(scope="module", params=by_cost([name for name in MODELS if name not in SLOW], SLOW))
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
     """A transformers model and its exported package."""
     name = request.param

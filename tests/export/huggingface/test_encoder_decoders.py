@@ -75,7 +75,7 @@ def test_tables_of_positions_are_found_by_trying(model_type: str, tables: int) -
     assert (len(path.tables), path.knows_padding, path.one_token) == (tables, True, False)
 
 
-@pytest.mark.parametrize("precision", by_cost(["int8"], ["int4", "fp16"]))
+@pytest.mark.parametrize("precision", by_cost([], ["int8", "int4", "fp16"]))
 def test_both_halves_are_quantised_and_proven(precision: Any, tmp_path: Path) -> None:
     model = tiny_encoder_decoder("bart" if precision == "fp16" else "t5")  # T5's attention is not scaled: too large in float16
     made = export(model, tmp_path / "package", eos_ids=(END,), precision=precision)
@@ -91,6 +91,7 @@ def weights_bytes(folder: Path) -> int:
     return sum(path.stat().st_size for path in (folder / "onnx").glob("*_data*"))
 
 
+@pytest.mark.slow
 def test_a_checkpoint_folder_is_read_one_tensor_at_a_time_and_its_settings_begin_the_texts(tmp_path: Path) -> None:
     model = tiny_encoder_decoder("bart", max_position_embeddings=1500)  # a table that is left on disk until it is read
     model.generation_config.forced_bos_token_id = 7

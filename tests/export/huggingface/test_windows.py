@@ -11,6 +11,7 @@ from onnx_textgen.inference.decoder import Decoder
 from onnx_textgen.inference.prefill import prefill
 from onnx_textgen_export import export
 from support import tiny_models
+from support.costs import by_cost
 from support.tiny_models import VOCABULARY, WINDOW, tiny_model
 
 CONTEXT, LENGTH = 2560, 2400
@@ -20,9 +21,10 @@ MODELS = {
     "gemma3_text": "two rotary embeddings, norms of queries and keys",
     "gpt_oss": "attention sinks, experts, YaRN",
 }
+QUICK = "gpt_oss"
 
 
-@pytest.fixture(scope="module", params=MODELS)
+@pytest.fixture(scope="module", params=by_cost([QUICK], [name for name in MODELS if name != QUICK]))
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory):
     """A transformers model and its exported package."""
     with pytest.MonkeyPatch.context() as patch:

@@ -66,6 +66,7 @@ def ids_of_length(length: int, seed: int = 0) -> list[int]:
     return np.random.default_rng(seed).integers(0, 300, length).tolist()
 
 
+@pytest.mark.slow
 def test_the_two_sets_of_frequencies_differ_enough_to_tell(switching) -> None:
     model, _ = switching
     ids = ids_of_length(SWITCH + 1)

@@ -18,6 +18,7 @@ from onnx_textgen_export.sources.own_module import source_from_module
 from onnx_textgen_export.sources.source import Source
 from onnx_textgen_export.sources.tiny_transformer import DecoderConfig, TinyTransformer
 from onnx_textgen_export.tracing.tracer import trace
+from support.costs import by_cost
 from support.small_graphs import run
 
 CONTEXT, LAYERS = 128, 2
@@ -56,6 +57,7 @@ DECODERS = {
     ),
     "our own": lambda: GATED,
 }
+SLOW = ("mistral", "qwen2", "gemma3", "phi3 with longrope", "gpt-neox")
 LAYER_TYPES = ["sliding_attention", "full_attention"]
 MOST_PER_LAYER = {"qwen3": 20, "gemma3": 20, "gpt-neox": 15}
 """Where it is not 14: norms of queries and keys are nodes of their own, and GPT-NeoX has two norms and two sums side by side."""
@@ -107,7 +109,7 @@ def watch(model: ir.Model) -> collections.Counter[str]:
     return reads
 
 
-@pytest.fixture(scope="module", params=DECODERS)
+@pytest.fixture(scope="module", params=by_cost([name for name in DECODERS if name not in SLOW], SLOW))
 def optimized(request: pytest.FixtureRequest) -> tuple[str, np.ndarray, ir.Model]:
     """A decoder's name, its logits before, and the optimized graph."""
     model = trace(make_source(request.param), "ort")

@@ -308,6 +308,7 @@ def kind_of(name: str) -> str:
     return "partial" if PARTIAL.fullmatch(name) else "whole"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL")
 def test_a_process_that_is_killed_while_it_writes_leaves_a_folder_that_works(tmp_path: Path) -> None:
     random = np.random.default_rng(0)

@@ -506,6 +506,7 @@ def test_the_number_of_rows_is_checked() -> None:
             onnx_textgen.load(batch_size=wrong)
 
 
+@pytest.mark.slow
 def test_thirty_two_threads_of_fifty_short_requests_never_stall(exact: Model) -> None:
     """The last ones have nobody but each other to lead."""
     model = Model(exact.folder, exact.manifest, exact.graph, chat_template=None, batch_size=5)

@@ -240,6 +240,7 @@ def test_a_file_of_8_bits_is_rounded_where_4_are_asked_for(tmp_path: Path) -> No
     assert "as_stored" not in made.manifest.quantization
 
 
+@pytest.mark.slow
 def test_a_tied_table_and_a_table_of_its_own_keep_their_numbers_too(tmp_path: Path) -> None:
     for tied in (True, False):
         torch.manual_seed(1)
