@@ -15,13 +15,14 @@ from typing import Any
 
 import onnx_textgen
 
+TRUNCATED = {"top_k": 40, "top_p": 0.95, "min_p": 0.05}
+"""llama.cpp's."""
 SETTINGS: Mapping[str, Mapping[str, Any]] = {
     "greedy": {"temperature": 0},
-    "0.8, whole vocabulary": {"temperature": 0.8, "top_k": 0, "top_p": 1.0, "min_p": 0.0},
-    "0.8, top_k 40, top_p 0.9": {"temperature": 0.8, "top_k": 40, "top_p": 0.9, "min_p": 0.0},
-    "0.8, top_k 40, top_p 0.95, min_p 0.05": {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05},
-    "0.5, top_k 40, top_p 0.95, min_p 0.1": {"temperature": 0.5, "top_k": 40, "top_p": 0.95, "min_p": 0.1},
     "0.2, top_p 0.9": {"temperature": 0.2, "top_k": 0, "top_p": 0.9, "min_p": 0.0},
+    **{f"{each}, top_k 40, top_p 0.95, min_p 0.05": {"temperature": each, **TRUNCATED} for each in (0.3, 0.5, 0.8)},
+    "0.8, top_k 40, top_p 0.9": {"temperature": 0.8, "top_k": 40, "top_p": 0.9, "min_p": 0.0},
+    "0.8, whole vocabulary": {"temperature": 0.8, "top_k": 0, "top_p": 1.0, "min_p": 0.0},
 }
 CAPITALS = (
     "France Paris, Italy Rome, Japan Tokyo, Germany Berlin, Spain Madrid, Egypt Cairo, Russia Moscow, Greece Athens, "

@@ -138,7 +138,7 @@ def test_one_number_beside_the_grid_is_enough_to_round_again(name: str, row: int
     assert find_form(matrix, inputs_first=False) is None
 
 
-@pytest.mark.parametrize("kind", sorted({*FORM_OF} - {"Q4_0", "Q8_0", "Q4_1"}))
+@pytest.mark.parametrize("kind", by_cost(["Q5_0", "Q6_K"], sorted({*FORM_OF} - {"Q4_0", "Q8_0", "Q4_1", "Q5_0", "Q6_K"})))
 def test_a_file_of_any_quantisation_keeps_its_numbers_without_calibration(tmp_path: Path, kind: str) -> None:
     model, stages = tiny_model("llama", hidden_size=256, intermediate_size=256, tie_word_embeddings=False), list[str]()
     write_gguf(tmp_path / "model.gguf", model, "llama", kind=kind)
@@ -173,7 +173,7 @@ def test_layers_of_one_input_that_are_stored_in_different_kinds_keep_their_numbe
     assert max(each["logits_error"] for each in made.manifest.certificate["same_weights"]) < 1e-4
 
 
-@pytest.mark.parametrize(("kind", "keeps"), [("Q6_K", True), ("Q3_K", True), ("Q5_K", False)])
+@pytest.mark.parametrize(("kind", "keeps"), by_cost([("Q6_K", True)], [("Q3_K", True), ("Q5_K", False)]))
 def test_a_tied_table_of_a_file_is_kept_unless_it_has_minima(tmp_path: Path, kind: str, keeps: bool) -> None:
     model = tiny_model("llama", hidden_size=256, intermediate_size=256, vocab_size=1280, tie_word_embeddings=True)
     write_gguf(tmp_path / "model.gguf", model, "llama", kind=kind)
