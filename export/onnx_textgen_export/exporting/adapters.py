@@ -16,6 +16,7 @@ from onnx_textgen.errors import PackageError
 from onnx_textgen.package.adapters import read_adapters
 from onnx_textgen.package.manifest import GRAPH, AdapterRecord, adapter_file, is_adapter_name
 
+from ..calibration.attempts import begin
 from ..errors import ExportError, named_versions
 from ..gguf.gguf_file import is_gguf
 from ..passes.quantization.rounding import Roundings
@@ -125,10 +126,18 @@ def prove_adapters(
     """
     graph, precision, records = folder / GRAPH, options.chosen_precision, dict[str, AdapterRecord]()
     for name, each in adapters.items():
-        report(f"compare with PyTorch, adapter {name}")
+        tell = begin(f"compare with PyTorch, adapter {name}", report)
         adapter = ProvenAdapter(name, each.changes, lambda: read_adapters(folder, adapters))
         found = prove_with_rounding(
-            Reference(source), weights, graph, ids, precision=precision, remedy=REMEDY, roundings=roundings, adapter=adapter
+            Reference(source),
+            weights,
+            graph,
+            ids,
+            precision=precision,
+            remedy=REMEDY,
+            roundings=roundings,
+            adapter=adapter,
+            tell=tell,
         )
         arithmetic = roundings.arithmetic if roundings is not None else "fp32"
         certificate = make_certificate(

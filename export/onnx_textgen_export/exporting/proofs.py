@@ -9,6 +9,7 @@ from typing import Any
 
 from onnx_textgen.package.manifest import ATTENTION_GRAPH, GRAPH, INT8_CACHE_GRAPH
 
+from ..calibration.attempts import begin
 from ..passes.quantization.rounding import Roundings
 from ..proof.attention_maps import prove_attention_maps
 from ..proof.encoder_states import prove_encoder_states
@@ -48,9 +49,9 @@ def prove_package(
     """
     precision, graph, more = options.chosen_precision, folder / GRAPH, dict[str, Any]()
     reference = Reference(source)
-    report("compare with PyTorch")
+    tell = begin("compare with PyTorch", report)
     compared = prove_with_rounding(
-        reference, weights, graph, ids, precision=precision, remedy=REMEDIES[precision], roundings=roundings
+        reference, weights, graph, ids, precision=precision, remedy=REMEDIES[precision], roundings=roundings, tell=tell
     )
     if source.encoder is not None:
         more["encoder_states_error"] = prove_encoder_states(source, weights, folder, ids, precision=precision, roundings=roundings)

@@ -43,9 +43,6 @@ ENDS = ("tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id")
 SAMPLING = "general.sampling."
 SAMPLING_NAMES = {"temp": "temperature", "penalty_repeat": "repetition_penalty"}
 """llama.cpp's names of the makers' settings, where transformers has others."""
-CHAT_TEMPLATE = "tokenizer.chat_template"
-LLAMA_CPP = {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
-"""How llama.cpp chats with a model whose makers say nothing: drawn from all tokens, the answers of small models are nonsense."""
 
 
 class Translator:
@@ -182,7 +179,6 @@ def write_config(config: PretrainedConfig, metadata: Mapping[str, Any], folder: 
     config.eos_token_id = sorted({*as_ids(ends), *(each for key in ENDS for each in as_ids(metadata.get(key)))}) or None
     config.save_pretrained(folder)
     sampling = {key.removeprefix(SAMPLING): value for key, value in metadata.items() if key.startswith(SAMPLING)}
-    settings = {"top_k": 0} | {SAMPLING_NAMES.get(name, name): value for name, value in sampling.items()}
-    if sampling or CHAT_TEMPLATE in metadata:
-        text = json.dumps({"do_sample": True} | (settings if sampling else LLAMA_CPP))
-        (folder / GENERATION_CONFIG).write_text(text, encoding="utf-8")
+    if sampling:
+        settings = {"do_sample": True, "top_k": 0} | {SAMPLING_NAMES.get(name, name): value for name, value in sampling.items()}
+        (folder / GENERATION_CONFIG).write_text(json.dumps(settings), encoding="utf-8")

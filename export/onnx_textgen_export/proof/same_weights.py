@@ -36,12 +36,15 @@ from .scenarios import (
     Fed,
     NewDecoder,
     ScenarioRun,
+    Tell,
     corrected,
+    counted,
     decoders_of,
     feed_batch,
     feed_in_pieces,
     feed_long,
     feed_whole,
+    in_silence,
     open_encoder,
     source_ids_for,
 )
@@ -105,12 +108,23 @@ def feed_exactly(source: Source, decoder: NewDecoder, ids: list[int]) -> Iterato
     yield ScenarioRun("whole prompt", [Fed(text, feed_whole(decoder(read), text), read)])
     yield ScenarioRun("several tokens over a past", [Fed(text, feed_in_pieces(decoder(read), text, first=SLOW_PIECE), read)])
     yield feed_batch(source, decoder, ids, [text[: len(text) // 3], text, text[: len(text) // 2]], most_steps=SLOW_STEPS)
-    if source.windows or source.rotary_switch is not None:
+    if has_long_text(source):
         yield ScenarioRun("long text", [Fed(ids, feed_long(decoder(read), ids), read)])
 
 
+def has_long_text(source: Source) -> bool:
+    """Return whether a short text leaves something out: windows, and a switch of rotary frequencies."""
+    return bool(source.windows) or source.rotary_switch is not None
+
+
 def run_exactly(
-    source: Source, graph: Path, ids: list[int], drafts: Sequence[GoldenRun], adapter: ProvenAdapter | None = None
+    source: Source,
+    graph: Path,
+    ids: list[int],
+    drafts: Sequence[GoldenRun],
+    adapter: ProvenAdapter | None = None,
+    *,
+    tell: Tell = in_silence,
 ) -> tuple[list[ScenarioRun], tuple[GoldenRun, ...]]:
     """The logits of the package's graph in float32, and the greedy continuations; the graph is closed afterwards."""
 
@@ -124,7 +138,7 @@ def run_exactly(
         if source.encoder is not None:
             encoder = stack.enter_context(in_float32(graph.with_name(ENCODER_GRAPH)))
         decoder = decoders_of(source, session, adapter, encoder=encoder)
-        fed = list(feed_exactly(source, decoder, ids))
+        fed = list(counted(feed_exactly(source, decoder, ids), 3 + has_long_text(source), "run in float32", tell))
         is_small = sum(each.numel() for each in source.module.parameters()) <= MOST_DRAFTED
         most = MOST_CORRECTIONS if is_small else 0
         return fed, tuple(corrected(decoder, source, draft, drafting, most=most) for draft in drafts)
@@ -151,6 +165,7 @@ def prove_with_rounding(
     remedy: str,
     roundings: Roundings | None,
     adapter: ProvenAdapter | None = None,
+    tell: Tell = in_silence,
 ) -> Compared:
     """Compare a graph with PyTorch, and a quantised one with the same rounded weights too.
 
@@ -159,11 +174,13 @@ def prove_with_rounding(
     source = reference.source
     is_comparable = roundings is not None and roundings.by_name(source.module) is not None
     tolerance = ANY_ROUNDING if is_comparable else TOLERANCES[precision]  # how much rounding costs has been measured
-    measured, golden = prove(reference, weights, graph, ids, tolerance=tolerance, remedy=remedy, adapter=adapter)
+    measured, golden = prove(reference, weights, graph, ids, tolerance=tolerance, remedy=remedy, adapter=adapter, tell=tell)
     if roundings is None:
         return Compared(measured, [], golden)
     known = reference if roundings.keeps_all else None
-    exact, exact_runs = prove_exactly(source, weights, graph, ids, roundings, known=known, drafts=golden, adapter=adapter)
+    exact, exact_runs = prove_exactly(
+        source, weights, graph, ids, roundings, known=known, drafts=golden, adapter=adapter, tell=tell
+    )
     return Compared(measured, exact, with_exact_ids(golden, exact_runs))
 
 
@@ -177,6 +194,7 @@ def prove_exactly(
     known: Reference | None = None,
     drafts: Sequence[GoldenRun] = (),
     adapter: ProvenAdapter | None = None,
+    tell: Tell = in_silence,
 ) -> tuple[list[Scenario], tuple[GoldenRun, ...]]:
     """Measure a quantised package by float32's limits; raises `ExportError` if it differs by more than its rounding.
 
@@ -186,13 +204,13 @@ def prove_exactly(
     """
     changes, tolerance = roundings.by_name(source.module), TOLERANCES[roundings.arithmetic]
     with as_export_error():
-        fed, golden = run_exactly(source, graph, ids, drafts, adapter)
+        fed, golden = run_exactly(source, graph, ids, drafts, adapter, tell=tell)
     if changes is None:
         return [], golden
     with weights.present(changes if known is None else None), computing_with(adapter, source.module):
         reference = known or Reference(source)
         reference.read(fed, golden)
-        measured = [judge_scenario(reference, each) for each in fed]
+        measured = [judge_scenario(reference, each) for each in counted(fed, len(fed), "PyTorch's text", tell)]
         for scenario in measured:
             if not tolerance.accepts(scenario):
                 raise ExportError(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -35,9 +35,19 @@ LONG_LENGTH = 1100
 """More than two prefill chunks, and more than the first buffers hold."""
 LONGEST_LENGTH = 8300
 """The text is made long enough to cross windows and rotary switches up to this length; longer ones are reported as untested."""
+SCENARIOS = 5
+"""Ways of feeding a package."""
 LAST_STEPS, BATCH_STEPS = 16, 8
 MOST_LOGITS = 1 << 25
 """Most logits of the long text that are compared; with a vocabulary of 128,000, those of its last 260 positions."""
+
+
+Tell = Callable[[str], None]
+"""Is told the steps of a comparison."""
+
+
+def in_silence(step: str) -> None:
+    """Tell nobody."""
 
 
 def fed(decoder: Decoder, ids: list[int]) -> Iterator[Logits]:
@@ -94,6 +104,14 @@ class ScenarioRun:
 
     name: str
     parts: list[Fed]
+
+
+def counted(runs: Iterable[ScenarioRun], total: int, doing: str, tell: Tell) -> Iterator[ScenarioRun]:
+    """The runs; `tell` hears of each when it is asked for: `PyTorch's text 2 of 5`."""
+    waiting = iter(runs)
+    for number in range(1, total + 1):
+        tell(f"{doing} {number} of {total}")
+        yield next(waiting)
 
 
 class NewDecoder(Protocol):
@@ -235,8 +253,8 @@ def corrected(
 
 
 def run_package(
-    source: Source, graph: Path, ids: list[int], adapter: ProvenAdapter | None = None
+    source: Source, graph: Path, ids: list[int], adapter: ProvenAdapter | None = None, *, tell: Tell = in_silence
 ) -> tuple[list[ScenarioRun], tuple[GoldenRun, ...]]:
     """Open the package's graph, feed it in every way, and continue prompts of three lengths greedily."""
     decoder = decoders_of(source, open_session(graph, device="cpu"), adapter, encoder=open_encoder(source, graph))
-    return list(run_scenarios(source, decoder, ids)), golden_runs(decoder, source, ids)
+    return list(counted(run_scenarios(source, decoder, ids), SCENARIOS, "run", tell)), golden_runs(decoder, source, ids)

@@ -30,6 +30,9 @@ from .conversion import convert_tokenizer, tokenizer_file
 from .mistral_split import with_mistral_split
 from .retrieval_settings import read_retrieval_settings
 
+FOR_CHATS = {"do_sample": True, "temperature": 0.3, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
+"""For a chat model whose makers say nothing: llama.cpp's truncation, at the best temperature in `benchmarks/first_answers.py`."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class TextAssets:
@@ -76,9 +79,8 @@ def read_text_assets(folder: Path, *, tokenizer: Tokenizer | None = None, adapte
     """
     config = read_config(folder)
     source = folder
-    written = generation_settings(folder, config)
+    written, template = generation_settings(folder, config), read_template(folder)
     settings = config | written
-    template = read_template(folder)
     if adapter is not None:
         template = read_template(adapter) or template
         folder = adapter if tokenizer_file(adapter) else folder
@@ -91,7 +93,7 @@ def read_text_assets(folder: Path, *, tokenizer: Tokenizer | None = None, adapte
     if config.get("is_encoder_decoder"):
         maker = read_maker_settings(written, start_count=len(starts) or 1, suppressed=suppressed)
     else:
-        maker = read_maker_settings(written)
+        maker = read_maker_settings(written or (FOR_CHATS if template is not None else {}))
     embedding, reranking = read_retrieval_settings(source, template)
     return TextAssets(
         tokenizer=tokenizer,

@@ -69,9 +69,9 @@ def test_flags_ends_templates_and_sampling_reach_the_package(model: Any, tmp_pat
     assert texts == ["<user>hi", "TOOLS"]
 
 
-def test_a_chat_model_whose_makers_say_nothing_is_drawn_from_as_by_llama_cpp(model: Any, tmp_path: Path) -> None:
+def test_a_chat_model_whose_makers_say_nothing_gets_a_low_temperature(model: Any, tmp_path: Path) -> None:
     write_gguf(tmp_path / "tiny.gguf", model, "llama")
-    assert open_source(tmp_path / "tiny.gguf").assets.generation == {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
+    assert open_source(tmp_path / "tiny.gguf").assets.generation == {"temperature": 0.3, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
 
 
 @pytest.mark.parametrize("key", ["add_sep_token", "a_new_flag"])

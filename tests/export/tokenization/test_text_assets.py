@@ -71,6 +71,15 @@ def test_a_chat_template_travels_with_the_package(shared: Path, tmp_path: Path) 
     assert package.chat_template == template
 
 
+def test_chats_have_a_low_temperature_where_the_makers_say_nothing(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    assert read_text_assets(tmp_path).generation == {}
+    (tmp_path / "chat_template.jinja").write_text("{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}")
+    assert read_text_assets(tmp_path).generation == {"temperature": 0.3, "top_k": 40, "top_p": 0.95, "min_p": 0.05}
+    (tmp_path / "generation_config.json").write_text("{}")
+    assert read_text_assets(tmp_path).generation == {"temperature": 0}, "as transformers reads such a file"
+
+
 def test_sampling_defaults_that_the_checkpoint_switches_off_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "generation_config.json").write_text(json.dumps({"do_sample": False, "temperature": 0.3, "eos_token_id": None}))

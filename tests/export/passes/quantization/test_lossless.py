@@ -147,6 +147,7 @@ def test_a_file_of_any_quantisation_keeps_its_numbers_without_calibration(tmp_pa
     assert list(quantization["as_stored"]) == [FORM_OF[kind]]
     assert "lm_head" in quantization["sources"][kind]["kept"]
     assert not any("calibrate" in stage for stage in stages)
+    assert [f"compare with PyTorch, run {number} of 5" in stages for number in range(1, 6)] == [True] * 5
     larger = kind not in {"Q4_0", "Q4_1", "Q8_0"}
     assert any(stage.startswith("kept as stored") and "--precision int4 is smaller" in stage for stage in stages) == larger
     assert certificate["largest_logits_error"] < 0.03, "products multiply rounded inputs with numbers around zero"
