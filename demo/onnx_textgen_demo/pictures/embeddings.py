@@ -29,6 +29,8 @@ MOST_BYTES = 256 * 2**20
 """A larger file, with its weights inside, is not read a second time for a picture."""
 LOOKUPS = ("Gather", "GatherBlockQuantized")
 """Operators that look up rows of a table; inputs: table, ids."""
+OFFSETS = ("Reshape", "Add", "Reshape")
+"""Operators that add an offset to each block of the rows."""
 SAME_IDS = ("Identity", "Cast", "Reshape", "Squeeze", "Unsqueeze")
 """Operators that may precede the lookup; input: ids."""
 RESULT = "embeddings"
@@ -92,7 +94,7 @@ def lookup_alone(data: bytes, ids_name: str) -> bytes:
     )
     if lookup is None:
         raise PackageError("no node of the graph looks ids up in a table")
-    result = lookup.texts(NODE_OUTPUT)[0]
+    result = with_offsets(lookup.texts(NODE_OUTPUT)[0], nodes)
     needed = names_before(result, makers)
     if needed & inputs.keys() - weights.keys() != {ids_name}:
         raise PackageError("the graph's lookup takes more than ids")
@@ -104,6 +106,17 @@ def lookup_alone(data: bytes, ids_name: str) -> bytes:
     graph.replace(OUTPUT, [Message().add(VALUE_NAME, RESULT).add(VALUE_TYPE, Message().add(1, Message().add(1, FLOAT)))])
     model.replace(GRAPH, [graph])
     return bytes(model)
+
+
+def with_offsets(rows: str, nodes: Sequence[Message]) -> str:
+    """The rows of a table after the offsets of their blocks were added, if it has some."""
+    value = rows
+    for operator in OFFSETS:
+        following = [node for node in nodes if value in node.texts(NODE_INPUT)[:1]]
+        if len(following) != 1 or following[0].text(OPERATOR) != operator:
+            return rows
+        value = following[0].texts(NODE_OUTPUT)[0]
+    return value
 
 
 def leads_to(ids_name: str, name: str, makers: Mapping[str, Message]) -> bool:

@@ -40,8 +40,6 @@ BITS_OF_KEPT: Mapping[str, tuple[float, float]] = {
     "Q6_K": (6.5625, 10),
 }
 """Bits per weight, scales included, of kinds of GGUF: in the file, and in a package that is kept as stored."""
-WITH_MINIMA = frozenset({"Q4_1", "Q5_1", "Q2_K", "Q4_K", "Q5_K"})
-"""Kinds that no table of embeddings keeps."""
 LARGER = 1.15
 """Share of the bytes of kept matrices in their file from which a forecast names a smaller form."""
 ALIGNMENT, SMALLEST_OUTSIDE = 64, 1024
@@ -212,10 +210,9 @@ def weight_bytes(stored: Stored, precision: Precision, options: Quantization | N
 
 def is_kept(stored: Stored, options: Quantization | None) -> bool:
     """Return whether a package that is kept as stored holds the numbers of a parameter of a GGUF file."""
-    is_table = stored.kind in ("table", "shared")
     if options is None or not options.keeps_stored or options.activations or stored.kind == "experts":
         return False
-    return stored.form in BITS_OF_KEPT and not (is_table and stored.form in WITH_MINIMA)
+    return stored.form in BITS_OF_KEPT
 
 
 def larger_than_source(parameters: Sequence[Stored], options: Quantization | None) -> str | None:

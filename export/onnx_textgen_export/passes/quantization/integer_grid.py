@@ -91,17 +91,40 @@ def find_offset_grid(blocks: Floats, bits: int, *, halves_first: bool = True) ->
 
 def count_steps(blocks: Floats, lowest: Floats, most: int) -> tuple[Floats, Floats]:
     """How many steps each number of a block is above the lowest, and the step; NaN where more than `most` would be needed."""
-    heights, largest = blocks.max(axis=0) - lowest, np.abs(blocks).max(axis=0)
-    counts, steps = np.zeros_like(blocks), np.where(heights == 0, np.float32(0), np.float32(np.nan))
-    gaps, left = smallest_gaps(blocks - lowest, largest), np.flatnonzero(heights)
-    for parts in range(1, most + 1):
-        needed = np.rint(heights[left] * parts / gaps[left])
+    highest = blocks.max(axis=0)
+    heights, largest = highest - lowest, np.maximum(highest, -lowest)
+    counts, fits = whole_steps(blocks, lowest, largest, heights / np.float32(most))
+    counts *= fits
+    steps = np.where(heights == 0, np.float32(0), np.where(fits, heights / np.float32(most), np.float32(np.nan)))
+    left = np.flatnonzero(~fits & (heights != 0))
+
+    def take(needed: Floats) -> npt.NDArray[np.bool_]:
+        """Keep the counts of the blocks that are left and need so many steps; returns which those are."""
         tried = heights[left] / needed
-        whole = np.rint((blocks[:, left] - lowest[left]) / tried)
-        fits = (np.abs(whole * tried + lowest[left] - blocks[:, left]) <= TOLERANCE * largest[left]).all(axis=0) & (needed <= most)
+        whole, fits = whole_steps(blocks.take(left, axis=1), lowest[left], largest[left], tried)
+        fits &= needed <= most
         counts[:, left[fits]], steps[left[fits]] = whole[:, fits], tried[fits]
-        left = left[~fits & (needed <= most)]  # smaller steps would need even more codes
+        return fits
+
+    for needed in range(most - 1, most // 2, -1):  # most blocks have both the lowest and the highest code, or nearly
+        left = left[~take(np.full_like(heights[left], needed))]
+    gaps = smallest_gaps(blocks[:, left] - lowest[left], largest[left])
+    for parts in range(1, most + 1):
+        needed_steps = np.rint(heights[left] * parts / gaps)
+        is_left = ~take(needed_steps) & (needed_steps <= most)  # smaller steps would need even more codes
+        left, gaps = left[is_left], gaps[is_left]
     return counts, steps
+
+
+def whole_steps(blocks: Floats, lowest: Floats, largest: Floats, steps: Floats) -> tuple[Floats, npt.NDArray[np.bool_]]:
+    """How many of these steps each number of a block is above the lowest, and which blocks consist of such numbers."""
+    counts = blocks - lowest
+    counts *= inverses(steps)
+    np.rint(counts, out=counts)
+    errors = counts * steps
+    errors += lowest
+    errors -= blocks
+    return counts, np.maximum(errors.max(axis=0), -errors.min(axis=0)) <= TOLERANCE * largest
 
 
 def nearest_half(values: Floats) -> Floats:

@@ -29,12 +29,17 @@ from .ternary import BLOCK_SIZE, is_ternary
 
 KEY = "onnx_textgen.lossless"
 ORDER = "onnx_textgen.input_order"
+SAMPLED = "onnx_textgen.lossless_in_some_rows"
 Array = npt.NDArray[Any]
 Order = npt.NDArray[np.int64]
 GGUF_BLOCK_SIZE = 32
 GRID_BLOCK_SIZES: Mapping[Bits, tuple[int, ...]] = {4: (128, 64, 32, 16), 8: (128, 64, 32)}
-FIRST = 8
-"""Outputs that are checked first, before all are."""
+FIRST, SAMPLE = 8, 64
+"""Outputs that are checked first, before all are; and those that stand for all where that is likely."""
+
+
+class OffGridError(Exception):
+    """Some of a matrix has no form, though the rows that were looked at had one."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -86,16 +91,21 @@ class Form:
         found_scales: list[Scales | None] = []
 
         def compare(chosen: slice, found: Codes) -> None:
-            values, wanted = found.values(self.bits, outputs.shape[1]), outputs[chosen]
-            with np.errstate(over="ignore", invalid="ignore"):
-                stored = [found.scales] if found.offsets is None else [found.scales, found.offsets]
-                is_half = all(np.array_equal(each.astype(np.float16), each) for each in stored)
-                is_close = bool((np.abs(values - wanted) <= TOLERANCE * largest(wanted, found)).all())
-            is_same = bool(np.array_equal(values, wanted)) if is_half else is_close  # float32 scales: products were rounded
-            found_scales.append(None if not is_same else "half" if is_half else "full")
+            found_scales.append(scales_of(found, outputs[chosen], self.bits))
 
         quantize_matrix(outputs, self.find, self.block_size, compare, inputs_first=False)
         return None if None in found_scales else "full" if "full" in found_scales else "half"
+
+
+def scales_of(found: Codes, wanted: Array, bits: Bits) -> Scales | None:
+    """How the scales of codes have to be stored; None if the codes do not stand for the numbers `wanted` [out, in]."""
+    values = found.values(bits, wanted.shape[1])
+    with np.errstate(over="ignore", invalid="ignore"):
+        stored = [found.scales] if found.offsets is None else [found.scales, found.offsets]
+        is_half = all(np.array_equal(each.astype(np.float16), each) for each in stored)
+        is_close = bool((np.abs(values - wanted) <= TOLERANCE * largest(wanted, found)).all())
+    is_same = bool(np.array_equal(values, wanted)) if is_half else is_close  # float32 scales: products were rounded
+    return None if not is_same else "half" if is_half else "full"
 
 
 def largest(wanted: Array, found: Codes) -> Array:
@@ -161,7 +171,8 @@ Q5_0, of 16 Q6_K; 8 bits with offsets Q5_1 and Q5_K."""
 def mark_lossless(graph: ir.Graph, stored: Mapping[str, StoredForm]) -> None:
     """Mark which matrices of products and tables a form stores without loss; reads each of them at least once.
 
-    stored: how the source holds parameters, for the order of their inputs.
+    stored: how the source holds parameters, for the order of their inputs. Some rows of a matrix stand for all where its source
+    has it in blocks: writing it looks at the others.
     """
     weights = [(product.weight, product.inputs_first) for product in find_products(graph).values()]
     weights += [(node.inputs[0], False) for node in find_tables(graph, SMALLEST_TABLE) if node.inputs[0] is not None]
@@ -169,7 +180,47 @@ def mark_lossless(graph: ir.Graph, stored: Mapping[str, StoredForm]) -> None:
         tensor = weight.const_value
         if tensor is not None and KEY not in tensor.meta:
             tensor.meta[ORDER] = common_order(tensor, stored)
-            tensor.meta[KEY] = find_form(in_order(tensor, inputs_first=inputs_first), inputs_first=inputs_first)
+            matrix = in_order(tensor, inputs_first=inputs_first)
+            form = likely_form(matrix.T if inputs_first else matrix) if is_in_blocks(tensor, stored) else None
+            tensor.meta[SAMPLED] = form is not None
+            tensor.meta[KEY] = form or find_form(matrix, inputs_first=inputs_first)
+
+
+def mark_again(graph: ir.Graph) -> None:
+    """Mark, by all of its rows, every matrix that was marked by some."""
+    for value in graph.initializers.values():
+        tensor = value.const_value
+        if tensor is not None and tensor.meta.pop(SAMPLED, False):
+            del tensor.meta[KEY]
+    mark_lossless(graph, {})
+
+
+def is_sampled(tensor: ir.TensorProtocol) -> bool:
+    """Return whether a matrix was marked by some of its rows."""
+    return bool(tensor.meta.get(SAMPLED))
+
+
+def checking(store: Callable[[slice, Codes], None], outputs: Array, form: Form) -> Callable[[slice, Codes], None]:
+    """Store codes of a matrix [out, in] as `store` does, and raise `OffGridError` if they are not its numbers."""
+
+    def stored(chosen: slice, found: Codes) -> None:
+        if scales_of(found, outputs[chosen], form.bits) is None:
+            raise OffGridError
+        store(chosen, found)
+
+    return stored
+
+
+def is_in_blocks(tensor: ir.TensorProtocol, stored: Mapping[str, StoredForm]) -> bool:
+    """Return whether a source has all parameters of a matrix in blocks of its own."""
+    parameters = parameters_of(tensor)
+    return bool(parameters) and all(each.name in stored and stored[each.name].may_round for each in parameters)
+
+
+def likely_form(outputs: Array) -> Form | None:
+    """The form of some rows of a matrix [out, in] if its scales are in float32, which may hold those of all others; else None."""
+    form = find_form(outputs[np.unique(np.linspace(0, len(outputs) - 1, SAMPLE).astype(np.int64))], inputs_first=False)
+    return form if form is not None and form.scales == "full" else None
 
 
 def common_order(tensor: ir.TensorProtocol, stored: Mapping[str, StoredForm]) -> Order | None:
@@ -210,8 +261,8 @@ def lossless_form(tensor: ir.TensorProtocol, bits: Bits, options: Quantization, 
 
 
 def may_keep(form: Form, bits: Bits, options: Quantization, *, is_table: bool) -> bool:
-    """Return whether a form replaces rounding to `bits` bits; rows of a table have neither 2 bits nor offsets."""
-    if form.bits > bits or (is_table and (form.bits == 2 or form.zeros == "offsets")):
+    """Return whether a form replaces rounding to `bits` bits; rows of a table never have 2."""
+    if form.bits > bits or (is_table and form.bits == 2):
         return False
     return options.keeps_stored or not (form.is_costly or (form.zeros == "offsets" and form.bits < bits))
 

@@ -23,7 +23,7 @@ from ..experts import StackTensor
 from ..graph.linear import add_constant, replace, sizes_of
 from ..graph.products import Part, Product, find_products, find_tables, part_of
 from .layouts import LastResult, Packed, Plain, SameBytes, Zeros, store_lazily
-from .lossless import TERNARY, Form, Order, in_order, lossless_form, order_of
+from .lossless import TERNARY, Form, Order, checking, in_order, is_sampled, lossless_form, order_of
 from .options import SMALLEST_TABLE, Bits, Quantization
 from .plan import FoundCodes, Plan
 from .quantizers import Codes, make_quantizer, quantize_matrix
@@ -155,9 +155,9 @@ class Change:
         assert source is not None, "weights have data"
 
         def fill(store: Callable[[slice, Codes], None]) -> None:
-            quantize_matrix(
-                in_order(source, inputs_first=inputs_first), form.codes_of, form.block_size, store, inputs_first=inputs_first
-            )
+            matrix = in_order(source, inputs_first=inputs_first)
+            store = checking(store, matrix.T if inputs_first else matrix, form) if is_sampled(source) else store
+            quantize_matrix(matrix, form.codes_of, form.block_size, store, inputs_first=inputs_first)
 
         self.roundings.keep(source, form, product=product, table=gathered)
         first, second = sizes_of(weight)
@@ -225,13 +225,38 @@ class Change:
             count, blocks, block_bytes = sizes_of(codes)
             codes = add_constant(self.graph, f"{weight.name}.rows", SameBytes(codes, (count, blocks * block_bytes)))
         attributes = {"bits": made.bits, "block_size": made.block_size, "gather_axis": 0, "quantize_axis": 1}
-        inputs = [codes, node.inputs[1], *list(made.values.values())[1:]]
-        new = [ir.node("GatherBlockQuantized", inputs, attributes, domain="com.microsoft")]
+        more = [value for kind, value in made.values.items() if kind not in ("codes", "offsets")]
+        new = [ir.node("GatherBlockQuantized", [codes, node.inputs[1], *more], attributes, domain="com.microsoft")]
+        if "offsets" in made.values:
+            new += self.plus_offsets(node, new[0].outputs[0], made)
         found = self.found(weight) if shared else None
         if found is not None and found.smoothing is not None:  # the product's inputs are divided by it, but not these rows
             name = f"{weight.name}.unsmoothing"
             new.append(ir.node("Mul", [new[0].outputs[0], add_constant(self.graph, name, ir.tensor(1 / found.smoothing))]))
         replace(self.graph, node, new)
+
+    def plus_offsets(self, node: ir.Node, rows: ir.Value, made: StoredWeight) -> list[ir.Node]:
+        """Add to gathered rows [..., inputs] the offsets of their blocks, and the middle code, which is subtracted from them."""
+        weight, ids, shape = node.inputs[0], node.inputs[1], node.outputs[0].shape
+        assert weight is not None and shape is not None, "shapes were inferred"
+        name, leading = weight.name, [0] * (len(shape) - 1)
+        constants = {
+            "blocks": np.array([*leading, -1, made.block_size]),
+            "inputs": np.array([*leading, sizes_of(weight)[1]]),
+            "last": np.array([-1]),
+            "middle": np.array(made.middle, np.float32),
+        }
+        values = {kind: add_constant(self.graph, f"{name}.rows.{kind}", ir.tensor(array)) for kind, array in constants.items()}
+        return [
+            scales := ir.node("Gather", [made.values["scales"], ids]),
+            offsets := ir.node("Gather", [made.values["offsets"], ids]),
+            middles := ir.node("Mul", [scales.outputs[0], values["middle"]]),
+            added := ir.node("Add", [offsets.outputs[0], middles.outputs[0]]),
+            column := ir.node("Unsqueeze", [added.outputs[0], values["last"]]),
+            blocks := ir.node("Reshape", [rows, values["blocks"]]),
+            sums := ir.node("Add", [blocks.outputs[0], column.outputs[0]]),
+            ir.node("Reshape", [sums.outputs[0], values["inputs"]]),
+        ]
 
     def replace_product(self, product: Product, part: Part) -> None:
         """Multiply with a quantised weight; a Gemm's bias becomes an Add."""

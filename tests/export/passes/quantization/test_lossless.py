@@ -17,9 +17,11 @@ from onnx import numpy_helper
 
 import onnx_textgen
 from onnx_textgen.package.manifest import GRAPH
+from onnx_textgen_demo.pictures.embeddings import embeddings_of
 from onnx_textgen_export import export
 from onnx_textgen_export.package.forecast import BITS_OF_KEPT
 from onnx_textgen_export.passes.quantization.lossless import FORMS, find_form
+from onnx_textgen_export.tracing.opening import open_source
 from support.costs import by_cost
 from support.examples import examples
 from support.gguf_files import SIZES, quantised, tiny_model, write_gguf
@@ -174,13 +176,18 @@ def test_layers_of_one_input_that_are_stored_in_different_kinds_keep_their_numbe
     assert max(each["logits_error"] for each in made.manifest.certificate["same_weights"]) < 1e-4
 
 
-@pytest.mark.parametrize(("kind", "keeps"), by_cost([("Q6_K", True)], [("Q3_K", True), ("Q5_K", False)]))
-def test_a_tied_table_of_a_file_is_kept_unless_it_has_minima(tmp_path: Path, kind: str, keeps: bool) -> None:
-    model = tiny_model("llama", hidden_size=256, intermediate_size=256, vocab_size=1280, tie_word_embeddings=True)
+@pytest.mark.parametrize("is_tied", [True, False])
+@pytest.mark.parametrize("kind", by_cost(["Q4_K", "Q6_K"], sorted({*FORM_OF} - {"Q4_K", "Q6_K"})))
+def test_the_table_of_a_file_is_kept_too(tmp_path: Path, kind: str, is_tied: bool) -> None:
+    model = tiny_model("llama", hidden_size=256, intermediate_size=256, vocab_size=1280, tie_word_embeddings=is_tied)
     write_gguf(tmp_path / "model.gguf", model, "llama", kind=kind)
     made = export(tmp_path / "model.gguf", tmp_path / "out")
     kinds = made.manifest.quantization["sources"][kind]
-    assert "lm_head" in kinds["kept" if keeps else "rounded"], "it is the embedding too"
+    assert kinds.keys() == {"kept"}
+    assert {"lm_head", *([] if is_tied else ["embed_tokens"])} <= set(kinds["kept"])
+    found, wanted = embeddings_of(onnx_textgen.load(made.folder), (5, 900)), open_source(tmp_path / "model.gguf")
+    table = wanted.weights.load("model.embed_tokens.weight")[[5, 900]].numpy()
+    assert found is not None and np.abs(found - table).max() < 1e-5 * np.abs(table).max(), "the picture of embeddings shows them"
     assert max(each["logits_error"] for each in made.manifest.certificate["same_weights"]) < 1e-4
 
 
