@@ -8,6 +8,7 @@ memory that nothing has touched, which costs nothing. The tracer needs shapes on
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import dataclasses
 import functools
 import sys
@@ -30,6 +31,17 @@ Change = Callable[[Tensor], None]
 
 
 Forward = Callable[..., object]
+SHAPES_ALONE = contextvars.ContextVar("shapes_alone", default=False)
+
+
+@contextlib.contextmanager
+def shapes_alone() -> Iterator[None]:
+    """Within the context blocks run without their weights, which takes no time to read: for what shapes alone tell."""
+    token = SHAPES_ALONE.set(True)
+    try:
+        yield
+    finally:
+        SHAPES_ALONE.reset(token)
 
 
 class Weights(Protocol):
@@ -128,7 +140,7 @@ class Loan:
         def lending(forward: Forward) -> Forward:
             @functools.wraps(forward)
             def run(*given: object, **named: object) -> object:
-                with self.lent(names):
+                with contextlib.nullcontext() if SHAPES_ALONE.get() else self.lent(names):
                     return forward(*given, **named)
 
             return run

@@ -20,6 +20,7 @@ from onnx_textgen.package.manifest import GRAPH
 from onnx_textgen_demo.pictures.embeddings import embeddings_of
 from onnx_textgen_export import export
 from onnx_textgen_export.package.forecast import BITS_OF_KEPT
+from onnx_textgen_export.passes.quantization import lossless
 from onnx_textgen_export.passes.quantization.lossless import FORMS, find_form
 from onnx_textgen_export.tracing.opening import open_source
 from support.costs import by_cost
@@ -268,3 +269,12 @@ def test_the_graph_of_the_standard_rounds_them(tmp_path: Path) -> None:
     write_gguf(tmp_path / "model.gguf", tiny_model("llama"), "llama", kind="Q4_0")
     made = export(tmp_path / "model.gguf", tmp_path / "out", precision="int4", target="standard")
     assert "as_stored" not in made.manifest.quantization
+
+
+def test_a_matrix_that_only_some_rows_speak_for_is_looked_at_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = dataclasses.replace(BY_NAME[OFFSETS], scales="full")
+    monkeypatch.setattr(lossless, "likely_form", lambda outputs: wrong)
+    write_gguf(tmp_path / "model.gguf", tiny_model("llama", hidden_size=256, intermediate_size=256), "llama", kind="Q5_K")
+    made = export(tmp_path / "model.gguf", tmp_path / "out")
+    assert list(made.manifest.quantization["as_stored"]) == [FORM_OF["Q5_K"]]
+    assert max(each["logits_error"] for each in made.manifest.certificate["same_weights"]) < 1e-4
