@@ -99,7 +99,7 @@ def count_steps(blocks: Floats, lowest: Floats, most: int) -> tuple[Floats, Floa
     left = np.flatnonzero(~fits & (heights != 0))
 
     def take(needed: Floats) -> npt.NDArray[np.bool_]:
-        """Keep the counts of the blocks that are left and need so many steps; returns which those are."""
+        """Keep the counts of the blocks that are left and need that many steps; returns which those are."""
         tried = heights[left] / needed
         whole, fits = whole_steps(blocks.take(left, axis=1), lowest[left], largest[left], tried)
         fits &= needed <= most

@@ -212,7 +212,7 @@ def checking(store: Callable[[slice, Codes], None], outputs: Array, form: Form) 
 
 
 def is_in_blocks(tensor: ir.TensorProtocol, stored: Mapping[str, StoredForm]) -> bool:
-    """Return whether a source has all parameters of a matrix in blocks of its own."""
+    """Return whether a source has all parameters of a matrix in its own blocks."""
     parameters = parameters_of(tensor)
     return bool(parameters) and all(each.name in stored and stored[each.name].may_round for each in parameters)
 
