@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -34,12 +34,11 @@ from .proof.certificate import make_certificate, prove
 from .proof.measures import TOLERANCES
 from .proof.probe_text import probe_ids
 from .proof.reference import Reference
+from .reports import Report
 from .sources.source import Source
 from .tracing.opening import as_source, name_of, open_source
 from .tracing.turns import in_turn
 from .weights.streamed import Weights
-
-Report = Callable[[str], None]
 
 
 @in_turn

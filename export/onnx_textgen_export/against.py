@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +22,14 @@ from .proof.measures import TOLERANCES
 from .proof.probe_text import probe_ids
 from .proof.reference import Reference, judge_scenario
 from .proof.scenarios import run_package
+from .reports import Report
 from .sources.source import Source
 from .tracing.opening import as_source, open_source
 from .tracing.turns import in_turn
 
 
 @in_turn
-def verify_against(folder: Path, source: str, report: Callable[[str], None], *, adapter: str | None = None) -> list[dict[str, Any]]:
+def verify_against(folder: Path, source: str, report: Report, *, adapter: str | None = None) -> list[dict[str, Any]]:
     """Measure every scenario of the certificate again: its fields, and `admitted`, whether the precision allows the difference.
 
     source, adapter: what the package was exported from, as `export` takes it; `NAME=DIR` compares an adapter that the package keeps

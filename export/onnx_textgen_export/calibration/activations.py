@@ -9,7 +9,7 @@ kernels without rounding unpack the whole matrix for every token.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterator
+from collections.abc import Collection, Container, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +24,7 @@ from ..passes.graph.accuracy import FLOAT32, ROUNDED, accuracy_of, set_accuracy
 from ..passes.graph.linear import add_constant
 from ..proof.same_weights import opened_after
 from ..proof.scenarios import decoders_of, fed, open_encoder
+from ..reports import Report
 from .quality import Measures, QualityMeter, summaries
 
 COSTLY = 0.5
@@ -41,7 +42,7 @@ class InputRounding:
         self.examined, self.unrounded = set[str](), set[str]()
         """The codes of products, and of those that compute in float32."""
 
-    def measure(self, graph: Path, report: Callable[[str], None]) -> tuple[Measures, tuple[str, ...]]:
+    def measure(self, graph: Path, report: Report) -> tuple[Measures, tuple[str, ...]]:
         """Set the products of a package, in all graphs of its folder, and measure it.
 
         Returns its quality, and the layers that do not round their inputs.
@@ -55,7 +56,7 @@ class InputRounding:
             self.examined.update(products)
         return found, tuple(layer_name(name) for name in products if name in self.unrounded)
 
-    def examine(self, graph: Path, report: Callable[[str], None]) -> Measures:
+    def examine(self, graph: Path, report: Report) -> Measures:
         """Find the costly products of a package, let them compute in float32 if that makes it better, and return its quality."""
         found, costly = self.find_costly(graph, report)
         if not costly:
@@ -69,7 +70,7 @@ class InputRounding:
         compute_at(graph.parent, costly, ROUNDED)
         return found
 
-    def find_costly(self, graph: Path, report: Callable[[str], None]) -> tuple[Measures, list[str]]:
+    def find_costly(self, graph: Path, report: Report) -> tuple[Measures, list[str]]:
         """The quality of a package, and the names of the codes of products that lose too much."""
         source, names, norms = self.meter.source, list[str](), list[list[npt.NDArray[np.float32]]]()
 

@@ -22,6 +22,7 @@ from ..passes.quantization.options import SMALLER_BLOCKS, Quantization
 from ..passes.quantization.plan import Plan
 from ..passes.quantization.rounding import Roundings
 from ..proof.measures import Quality
+from ..reports import Report, begin
 from ..sources.source import Source
 from ..sources.stored_form import StoredForm
 from ..tokenization.text_assets import TextAssets
@@ -33,7 +34,6 @@ from .mix import Mix, cheapest_mix, describe_mix
 from .quality import Measures, QualityMeter, largest_loss, summaries
 from .texts import calibration_ids, measured_texts
 
-Report = Callable[[str], None]
 BUDGETS = {"int8": 0.003, "int4": 0.03}
 """Default budget of a precision: mean KL divergence from the unrounded model, in nats per token."""
 OF_ACTIVATIONS = 0.002
@@ -182,12 +182,6 @@ def round_within_budget(traced: Traced, *, options: Quantization, budget: Budget
     best = best if best.accepted is not None else accept(best)
     report(verdict(best, tried, limit, budget))
     return best
-
-
-def begin(stage: str, report: Report) -> Report:
-    """Report a stage as it begins; returns the function that reports its steps."""
-    report(stage)
-    return lambda step: report(f"{stage}, {step}")
 
 
 def limit_of(options: Quantization, budget: Budget) -> float:

@@ -9,7 +9,7 @@ needs no backward pass, and weights all tokens equally.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +20,7 @@ from ..passes.quantization.options import Bits, Quantization
 from ..passes.quantization.plan import FoundCodes, Plan
 from ..passes.quantization.quantizers import Codes, Floats
 from ..passes.quantization.smoothing import Rows
+from ..reports import Report
 from ..sources.source import Source
 from ..weights.streamed import Weights
 from .compensate import Moments, joined, round_compensated, round_uncompensated
@@ -145,7 +146,7 @@ def calibrate(
     *,
     options: Quantization,
     folder: Path,
-    report: Callable[[str], None] = lambda step: None,
+    report: Report = lambda step: None,
 ) -> Calibrated:
     """Run the texts `ids` [texts, tokens] and find codes of the matrices, which are written to `folder`.
 

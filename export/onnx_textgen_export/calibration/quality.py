@@ -20,6 +20,7 @@ from onnx_textgen.inference.graph_runner import Logits
 from ..errors import as_export_error
 from ..proof.measures import ROWS_AT_A_TIME, Quality, log_softmax
 from ..proof.scenarios import decoders_of, fed, open_encoder
+from ..reports import Report
 from ..sources.output_layer import only_these_positions
 from ..sources.source import Source
 from ..weights.streamed import Weights, blocks_of
@@ -102,7 +103,7 @@ class QualityMeter:
         folder: Path,
         *,
         searches: bool = True,
-        report: Callable[[str], None] = lambda step: None,
+        report: Report = lambda step: None,
     ) -> None:
         """`searches`: attempts will be compared, so texts have two halves, else one. `report` is told each layer that read them."""
         self.source, self.searches = source, searches
@@ -133,14 +134,14 @@ class QualityMeter:
             if not self.searches or windows[window.kind] == 1 or (window.place % 2 == 0) == (part == "search"):
                 yield window, np.fromfile(window.file, np.float16).reshape(len(window.ids), -1)
 
-    def measure(self, graph: Path, part: Part, report: Callable[[str], None] = lambda step: None) -> Measures:
+    def measure(self, graph: Path, part: Part, report: Report = lambda step: None) -> Measures:
         """Measure a package's graph on one part of the texts."""
         with as_export_error():
             session = open_session(graph, device="cpu")
             new_decoder = decoders_of(self.source, session, encoder=open_encoder(self.source, graph))
             return self.measure_fed(lambda ids: fed(new_decoder(ids), ids), part, report)
 
-    def measure_fed(self, feed: Callable[[list[int]], Iterator[Logits]], part: Part, report: Callable[[str], None]) -> Measures:
+    def measure_fed(self, feed: Callable[[list[int]], Iterator[Logits]], part: Part, report: Report) -> Measures:
         """Measure the logits that `feed` gives for token ids, in slices, on one part of the texts."""
         done, found = 0, dict[str, list[Positions]]()
         for window, wanted in self.windows(part):
@@ -151,7 +152,7 @@ class QualityMeter:
 
 
 @contextlib.contextmanager
-def layers_told(module: nn.Module, report: Callable[[str], None]) -> Iterator[None]:
+def layers_told(module: nn.Module, report: Report) -> Iterator[None]:
     """Within the context, report each layer that has run."""
     with contextlib.ExitStack() as stack:
         layers = blocks_of(module)

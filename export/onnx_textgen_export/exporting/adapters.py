@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,6 @@ from onnx_textgen.errors import PackageError
 from onnx_textgen.package.adapters import read_adapters
 from onnx_textgen.package.manifest import GRAPH, AdapterRecord, adapter_file, is_adapter_name
 
-from ..calibration.attempts import begin
 from ..errors import ExportError, named_versions
 from ..gguf.gguf_file import is_gguf
 from ..passes.quantization.rounding import Roundings
@@ -24,6 +23,7 @@ from ..proof.adapters import ProvenAdapter
 from ..proof.certificate import make_certificate
 from ..proof.reference import Reference
 from ..proof.same_weights import prove_with_rounding
+from ..reports import Report, begin
 from ..sources.source import Source
 from ..tracing.hub import resolve_adapter
 from ..tracing.opening import name_of
@@ -31,7 +31,6 @@ from ..weights.adapter import Adapter
 from ..weights.streamed import Weights
 from .options import ExportOptions
 
-Report = Callable[[str], None]
 REMEDY = "leave out the adapter, or report this as a bug"
 
 
@@ -126,7 +125,7 @@ def prove_adapters(
     """
     graph, precision, records = folder / GRAPH, options.chosen_precision, dict[str, AdapterRecord]()
     for name, each in adapters.items():
-        tell = begin(f"compare with PyTorch, adapter {name}", report)
+        told = begin(f"compare with PyTorch, adapter {name}", report)
         adapter = ProvenAdapter(name, each.changes, lambda: read_adapters(folder, adapters))
         found = prove_with_rounding(
             Reference(source),
@@ -137,7 +136,7 @@ def prove_adapters(
             remedy=REMEDY,
             roundings=roundings,
             adapter=adapter,
-            tell=tell,
+            report=told,
         )
         arithmetic = roundings.arithmetic if roundings is not None else "fp32"
         certificate = make_certificate(

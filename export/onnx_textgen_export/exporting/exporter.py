@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 from typing import Unpack
 
@@ -18,6 +17,7 @@ from ..package.forecast import check_disk
 from ..passes.linear_layers import linear_layers_of
 from ..passes.quantization.options import Quantization
 from ..proof.probe_text import probe_ids
+from ..reports import Report
 from ..sources.source import Source
 from ..tokenization.text_assets import TextAssets
 from ..tracing.opening import as_source, open_source
@@ -30,8 +30,6 @@ from .options import ExportKeywords, ExportOptions
 from .proofs import prove_package
 from .record import make_manifest
 from .unfinished import held_bytes, key_of, work_folder
-
-Report = Callable[[str], None]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 
 import onnx_ir as ir
@@ -23,6 +22,7 @@ from ..passes.quantization.lossless import OffGridError, mark_again
 from ..passes.quantization.options import Quantization
 from ..passes.quantization.plan import Plan
 from ..passes.quantization.rounding import Roundings
+from ..reports import Report
 from ..sources.source import Source
 from ..tokenization.text_assets import TextAssets
 from ..tracing.tracer import trace
@@ -34,7 +34,7 @@ MANIFEST_BYTES = 12_000
 
 
 def optimized_graph(
-    source: Source, weights: Weights, options: ExportOptions, quantization: Quantization | None, report: Callable[[str], None]
+    source: Source, weights: Weights, options: ExportOptions, quantization: Quantization | None, report: Report
 ) -> ir.Model:
     """The source as a small graph in float32; its large weights are not read."""
     report("trace")

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from onnx_textgen.package.manifest import ATTENTION_GRAPH, GRAPH, INT8_CACHE_GRAPH
 
-from ..calibration.attempts import begin
 from ..passes.quantization.rounding import Roundings
 from ..proof.attention_maps import prove_attention_maps
 from ..proof.encoder_states import prove_encoder_states
@@ -19,6 +17,7 @@ from ..proof.measures import REMEDIES
 from ..proof.other_graphs import graphs_for_others, prove_other_graphs
 from ..proof.reference import Reference
 from ..proof.same_weights import Compared, prove_with_rounding
+from ..reports import Report, begin
 from ..sources.source import Source
 from ..weights.streamed import Weights
 from .options import ExportOptions
@@ -41,7 +40,7 @@ def prove_package(
     roundings: Roundings | None,
     *,
     options: ExportOptions,
-    report: Callable[[str], None],
+    report: Report,
 ) -> Proven:
     """Compare the graphs of a folder with PyTorch on token ids; raises `ExportError` where they differ too much.
 
@@ -49,9 +48,9 @@ def prove_package(
     """
     precision, graph, more = options.chosen_precision, folder / GRAPH, dict[str, Any]()
     reference = Reference(source)
-    tell = begin("compare with PyTorch", report)
+    told = begin("compare with PyTorch", report)
     compared = prove_with_rounding(
-        reference, weights, graph, ids, precision=precision, remedy=REMEDIES[precision], roundings=roundings, tell=tell
+        reference, weights, graph, ids, precision=precision, remedy=REMEDIES[precision], roundings=roundings, report=told
     )
     if source.encoder is not None:
         more["encoder_states_error"] = prove_encoder_states(source, weights, folder, ids, precision=precision, roundings=roundings)

@@ -9,11 +9,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import onnx_textgen
 
+from ..reports import Report
 from .options import ExportOptions
 
 KEY = "key"
@@ -52,7 +53,7 @@ def held_bytes(target: Path) -> int:
 
 
 @contextlib.contextmanager
-def work_folder(target: Path, key: str | None, report: Callable[[str], None]) -> Iterator[Path]:
+def work_folder(target: Path, key: str | None, report: Report) -> Iterator[Path]:
     """A folder next to the target for intermediate files, with those of an interrupted export that had the same key.
 
     Only one process at a time may be in it: the one that holds the target's lock.

@@ -16,12 +16,13 @@ import torch
 from onnx_textgen.package.manifest import GoldenRun, Precision
 
 from ..errors import ExportError, as_export_error
+from ..reports import Report
 from ..sources.source import Source
 from ..weights.streamed import Weights
 from .adapters import ProvenAdapter, computing_with
 from .measures import TOLERANCES, Quality, Scenario, Tolerance
 from .reference import Reference, judge_greedy, judge_scenario
-from .scenarios import LAST_STEPS, Tell, counted, in_silence, long_length, run_package
+from .scenarios import LAST_STEPS, counted, long_length, run_package
 
 SHORTEST_CONTEXT = 32
 
@@ -35,19 +36,19 @@ def prove(
     tolerance: Tolerance,
     remedy: str,
     adapter: ProvenAdapter | None = None,
-    tell: Tell = in_silence,
+    report: Report = lambda step: None,
 ) -> tuple[list[Scenario], tuple[GoldenRun, ...]]:
     """Measure every scenario and the greedy runs; raises `ExportError` where the package disagrees with PyTorch.
 
     reference: of the same weights, which remembers what it has computed; ids: `long_length(source)` real tokens; remedy: what the
-    error message tells the user to do; adapter: one of the package, with which both sides compute; tell: hears of the steps.
+    error message tells the user to do; adapter: one of the package, with which both sides compute; report: is told the steps.
     """
     source, measured = reference.source, list[Scenario]()
     with as_export_error():
-        fed, golden = run_package(source, graph, ids, adapter, tell=tell)
+        fed, golden = run_package(source, graph, ids, adapter, report=report)
     with weights.present(), computing_with(adapter, source.module):
         reference.read(fed, golden)
-        for each in counted(fed, len(fed), "PyTorch's text", tell):
+        for each in counted(fed, len(fed), "PyTorch's text", report):
             scenario = judge_scenario(reference, each)
             measured.append(scenario)
             if not tolerance.accepts(scenario):

@@ -25,6 +25,7 @@ from onnx_textgen.package.manifest import ENCODER_GRAPH, GoldenRun, Precision
 from ..errors import ExportError, as_export_error
 from ..passes.graph.accuracy import FLOAT32, multiply_in_float32
 from ..passes.quantization.rounding import Change, Roundings
+from ..reports import Report
 from ..sources.source import Source
 from ..weights.streamed import Weights
 from .adapters import ProvenAdapter, computing_with
@@ -36,7 +37,6 @@ from .scenarios import (
     Fed,
     NewDecoder,
     ScenarioRun,
-    Tell,
     corrected,
     counted,
     decoders_of,
@@ -44,7 +44,6 @@ from .scenarios import (
     feed_in_pieces,
     feed_long,
     feed_whole,
-    in_silence,
     open_encoder,
     source_ids_for,
 )
@@ -124,7 +123,7 @@ def run_exactly(
     drafts: Sequence[GoldenRun],
     adapter: ProvenAdapter | None = None,
     *,
-    tell: Tell = in_silence,
+    report: Report = lambda step: None,
 ) -> tuple[list[ScenarioRun], tuple[GoldenRun, ...]]:
     """The logits of the package's graph in float32, and the greedy continuations; the graph is closed afterwards."""
 
@@ -138,7 +137,7 @@ def run_exactly(
         if source.encoder is not None:
             encoder = stack.enter_context(in_float32(graph.with_name(ENCODER_GRAPH)))
         decoder = decoders_of(source, session, adapter, encoder=encoder)
-        fed = list(counted(feed_exactly(source, decoder, ids), 3 + has_long_text(source), "run in float32", tell))
+        fed = list(counted(feed_exactly(source, decoder, ids), 3 + has_long_text(source), "run in float32", report))
         is_small = sum(each.numel() for each in source.module.parameters()) <= MOST_DRAFTED
         most = MOST_CORRECTIONS if is_small else 0
         return fed, tuple(corrected(decoder, source, draft, drafting, most=most) for draft in drafts)
@@ -165,7 +164,7 @@ def prove_with_rounding(
     remedy: str,
     roundings: Roundings | None,
     adapter: ProvenAdapter | None = None,
-    tell: Tell = in_silence,
+    report: Report = lambda step: None,
 ) -> Compared:
     """Compare a graph with PyTorch, and a quantised one with the same rounded weights too.
 
@@ -174,12 +173,12 @@ def prove_with_rounding(
     source = reference.source
     is_comparable = roundings is not None and roundings.by_name(source.module) is not None
     tolerance = ANY_ROUNDING if is_comparable else TOLERANCES[precision]  # how much rounding costs has been measured
-    measured, golden = prove(reference, weights, graph, ids, tolerance=tolerance, remedy=remedy, adapter=adapter, tell=tell)
+    measured, golden = prove(reference, weights, graph, ids, tolerance=tolerance, remedy=remedy, adapter=adapter, report=report)
     if roundings is None:
         return Compared(measured, [], golden)
     known = reference if roundings.keeps_all else None
     exact, exact_runs = prove_exactly(
-        source, weights, graph, ids, roundings, known=known, drafts=golden, adapter=adapter, tell=tell
+        source, weights, graph, ids, roundings, known=known, drafts=golden, adapter=adapter, report=report
     )
     return Compared(measured, exact, with_exact_ids(golden, exact_runs))
 
@@ -194,7 +193,7 @@ def prove_exactly(
     known: Reference | None = None,
     drafts: Sequence[GoldenRun] = (),
     adapter: ProvenAdapter | None = None,
-    tell: Tell = in_silence,
+    report: Report = lambda step: None,
 ) -> tuple[list[Scenario], tuple[GoldenRun, ...]]:
     """Measure a quantised package by float32's limits; raises `ExportError` if it differs by more than its rounding.
 
@@ -204,13 +203,13 @@ def prove_exactly(
     """
     changes, tolerance = roundings.by_name(source.module), TOLERANCES[roundings.arithmetic]
     with as_export_error():
-        fed, golden = run_exactly(source, graph, ids, drafts, adapter, tell=tell)
+        fed, golden = run_exactly(source, graph, ids, drafts, adapter, report=report)
     if changes is None:
         return [], golden
     with weights.present(changes if known is None else None), computing_with(adapter, source.module):
         reference = known or Reference(source)
         reference.read(fed, golden)
-        measured = [judge_scenario(reference, each) for each in counted(fed, len(fed), "PyTorch's text", tell)]
+        measured = [judge_scenario(reference, each) for each in counted(fed, len(fed), "PyTorch's text", report)]
         for scenario in measured:
             if not tolerance.accepts(scenario):
                 raise ExportError(

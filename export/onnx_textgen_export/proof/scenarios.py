@@ -23,6 +23,7 @@ from onnx_textgen.inference.graph_runner import Logits
 from onnx_textgen.inference.prefill import prefill
 from onnx_textgen.package.manifest import ENCODER_GRAPH, GoldenRun
 
+from ..reports import Report
 from ..sources.source import Source
 from .adapters import ProvenAdapter
 from .measures import ROWS_AT_A_TIME
@@ -40,14 +41,6 @@ SCENARIOS = 5
 LAST_STEPS, BATCH_STEPS = 16, 8
 MOST_LOGITS = 1 << 25
 """Most logits of the long text that are compared; with a vocabulary of 128,000, those of its last 260 positions."""
-
-
-Tell = Callable[[str], None]
-"""Is told the steps of a comparison."""
-
-
-def in_silence(step: str) -> None:
-    """Tell nobody."""
 
 
 def fed(decoder: Decoder, ids: list[int]) -> Iterator[Logits]:
@@ -106,12 +99,12 @@ class ScenarioRun:
     parts: list[Fed]
 
 
-def counted(runs: Iterable[ScenarioRun], total: int, doing: str, tell: Tell) -> Iterator[ScenarioRun]:
-    """The runs; `tell` hears of each when it is asked for: `PyTorch's text 2 of 5`."""
+def counted(runs: Iterable[ScenarioRun], total: int, doing: str, report: Report) -> Iterator[ScenarioRun]:
+    """The runs; `report` is told each when it is done: `PyTorch's text 2 of 5`."""
     waiting = iter(runs)
     for number in range(1, total + 1):
-        tell(f"{doing} {number} of {total}")
         yield next(waiting)
+        report(f"{doing} {number} of {total}")
 
 
 class NewDecoder(Protocol):
@@ -253,8 +246,8 @@ def corrected(
 
 
 def run_package(
-    source: Source, graph: Path, ids: list[int], adapter: ProvenAdapter | None = None, *, tell: Tell = in_silence
+    source: Source, graph: Path, ids: list[int], adapter: ProvenAdapter | None = None, *, report: Report = lambda step: None
 ) -> tuple[list[ScenarioRun], tuple[GoldenRun, ...]]:
     """Open the package's graph, feed it in every way, and continue prompts of three lengths greedily."""
     decoder = decoders_of(source, open_session(graph, device="cpu"), adapter, encoder=open_encoder(source, graph))
-    return list(counted(run_scenarios(source, decoder, ids), SCENARIOS, "run", tell)), golden_runs(decoder, source, ids)
+    return list(counted(run_scenarios(source, decoder, ids), SCENARIOS, "run", report)), golden_runs(decoder, source, ids)

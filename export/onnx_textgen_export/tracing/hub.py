@@ -17,12 +17,12 @@ from onnx_textgen.package.hf_settings import read_json
 from onnx_textgen.package.manifest import CHAT_TEMPLATE, TOKENIZER
 
 from ..errors import ExportError
+from ..reports import Report
 from ..tokenization.conversion import SENTENCEPIECE
 from ..tokenization.retrieval_settings import GENERAL_SETTINGS, MODEL_SETTINGS, MODULES
 from ..weights.adapter import SETTINGS as ADAPTER_SETTINGS
 from ..weights.tensor_files import MOST_INDEX_BYTES
 
-Report = Callable[[str], None]
 Choice = Callable[[Iterable[str]], list[str]]
 """Selects a source's files from the names of a repository's; raises `ExportError` if they are not among these."""
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")

@@ -9,7 +9,7 @@ import importlib
 import importlib.util
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
@@ -24,6 +24,7 @@ from onnx_textgen.package.hf_settings import read_json
 
 from ..errors import ExportError, innermost, named_versions
 from ..gguf.gguf_file import is_gguf
+from ..reports import Report
 from ..sources.own_module import source_from_module
 from ..sources.source import Source
 from ..sources.tiny_transformer import TinyTransformer
@@ -33,8 +34,6 @@ from ..weights.adapter import SETTINGS, Adapter
 from ..weights.streamed import OwnWeights, Weights, is_of_transformers
 from .adapters import is_of_peft, merged, without_adapters
 from .hub import resolve_adapter, resolve_source
-
-Report = Callable[[str], None]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
