@@ -2,9 +2,9 @@
 
 At accuracy level 4 the inputs of a product are rounded in blocks with a common scale. In a few layers the first tokens have inputs
 hundreds of times as large as usual ("massive activations", Sun et al. 2024), which round their neighbours in a block to nothing; a
-single such product can cost ten times as much as all others together. The real kernels show which: every product of 4 bits runs a
-second time with unrounded inputs, and the outputs are compared. Products of 8 bits keep level 4, because ONNX Runtime's
-kernels without rounding unpack the whole matrix for every token.
+single such product can cost ten times as much as all others together. The package as it runs shows which: every product of 4 bits
+also multiplies what rounding takes from its inputs, which gives the error of its outputs. Products of 8 bits keep level 4, because
+ONNX Runtime's kernels without rounding unpack the whole matrix for every token.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from onnx_textgen.inference.graph_runner import Logits
 
 from ..errors import as_export_error
 from ..passes.graph.accuracy import FLOAT32, ROUNDED, accuracy_of, set_accuracy
-from ..passes.graph.linear import add_constant
+from ..passes.graph.linear import replace, shared_constant
 from ..proof.same_weights import opened_after
 from ..proof.scenarios import decoders_of, fed, open_encoder
 from ..reports import Report
@@ -32,6 +32,12 @@ COSTLY = 0.5
 error of 0.4 at the first token of SmolLM2 changes no prediction, 0.9 at a later token of Qwen2.5-Coder-0.5B does."""
 WORTH_FLOAT32 = 0.95
 """Products compute in float32 if the loss falls below this share, because they take two to three times as long."""
+
+
+MOST_ROWS = 32
+"""Rows of a product whose errors are computed: those whose inputs lose most."""
+OUTPUTS = {"TopK": 2, "Split": 2}
+"""Of operators that have more than one."""
 
 
 class InputRounding:
@@ -74,8 +80,8 @@ class InputRounding:
         """The quality of a package, and the names of the codes of products that lose too much."""
         source, names, norms = self.meter.source, list[str](), list[list[npt.NDArray[np.float32]]]()
 
-        def add_twins(model: ir.Graph) -> None:
-            names.extend(compare_with_float32(model, self.examined))
+        def add_norms(model: ir.Graph) -> None:
+            names.extend(compare_with_unrounded(model, self.examined))
 
         def feed(text: list[int]) -> Iterator[Logits]:
             decoder = new_decoder(text)
@@ -83,7 +89,7 @@ class InputRounding:
                 norms.append([each.ravel() for each in decoder.last_extra_outputs])
                 yield logits
 
-        with as_export_error(), opened_after(graph, add_twins, make_options(None)) as session:
+        with as_export_error(), opened_after(graph, add_norms, make_options(None)) as session:
             outputs = [output for place in range(len(names)) for output in outputs_of(place)]
             new_decoder = decoders_of(source, session, encoder=open_encoder(source, graph), extra_outputs=outputs)
             found = self.meter.measure_fed(feed, "search", report)
@@ -107,21 +113,51 @@ def rounded_products(graph: ir.Graph) -> list[ir.Node]:
     return [node for node in graph if is_four_bits(node) and accuracy_of(node) == ROUNDED]
 
 
-def compare_with_float32(graph: ir.Graph, known: Container[str] = ()) -> list[str]:
-    """Add outputs that compare products of 4 bits with ones on unrounded inputs, but for known ones; returns their codes' names."""
-    products = [node for node in rounded_products(graph) if codes_of(node) not in known]
-    for place, node in enumerate(products):
-        twin = ir.node(node.op_type, list(node.inputs), dict(node.attributes), domain=node.domain)
-        set_accuracy(twin, FLOAT32)
-        error = ir.node("Sub", [node.outputs[0], twin.outputs[0]])
-        axis = add_constant(graph, f"rounded_inputs.axis.{place}", ir.tensor(np.array([-1])))
-        norms = [ir.node("ReduceL2", [each.outputs[0], axis], {"keepdims": 0}) for each in (error, twin)]
-        graph.insert_after(node, [twin, error, *norms])
-        for norm, name in zip(norms, outputs_of(place), strict=True):
-            value = norm.outputs[0]
-            value.name, value.type = name, ir.TensorType(ir.DataType.FLOAT)
-            graph.outputs.append(value)
-    return [codes_of(node) for node in products]
+def compare_with_unrounded(graph: ir.Graph, known: Container[str] = ()) -> list[str]:
+    """Add outputs that compare products of 4 bits with ones of unrounded inputs, but for known ones; returns their codes' names."""
+    found = {codes_of(node): node for node in rounded_products(graph) if codes_of(node) not in known}
+    for place, node in enumerate(found.values()):
+        for norm, name in zip(with_norms(graph, node), outputs_of(place), strict=True):
+            norm.name, norm.type = name, ir.TensorType(ir.DataType.FLOAT)
+            graph.outputs.append(norm)
+    return list(found)
+
+
+def with_norms(graph: ir.Graph, node: ir.Node) -> tuple[ir.Value, ir.Value]:
+    """Add to a product the norms of its error for the tokens that lose most, and of its outputs for each token.
+
+    A product is linear: from what its inputs lose by rounding, as further rows, it makes the error. A second product with unrounded
+    inputs would hold the matrix in memory once more, and take two to three times as long.
+    """
+    size, inputs, new = node.attributes["block_size"].as_int(), node.attributes["K"].as_int(), list[ir.Node]()
+
+    def add(operator: str, *given: ir.Value | float | list[int], output: int = 0, **attributes: int) -> ir.Value:
+        values = [each if isinstance(each, ir.Value) else constant(graph, each) for each in given]
+        new.append(ir.node(operator, values, attributes, num_outputs=OUTPUTS.get(operator, 1)))
+        return new[-1].outputs[output]
+
+    given, *weight = node.inputs
+    assert given is not None, "the operator has inputs"
+    rows = add("Reshape", given, [-1, inputs])
+    blocks = add("Reshape", add("Pad", rows, [0, 0, 0, -inputs % size]), [-1, -(-inputs // size), size])
+    steps = add("Max", add("Div", add("ReduceMax", add("Abs", blocks), [-1]), 127.0), float(np.finfo(np.float32).tiny))
+    rounded = add("Mul", add("Round", add("Div", blocks, steps)), steps)
+    lost = add("Slice", add("Reshape", add("Sub", blocks, rounded), [0, -1]), [0], [inputs], [-1])
+    losses = add("ReduceL2", lost, [-1], keepdims=0)
+    count = add("Min", add("Shape", losses), [MOST_ROWS])
+    worst = add("Gather", lost, add("TopK", losses, count, output=1))
+    new.append(ir.node(node.op_type, [add("Concat", rows, worst, axis=0), *weight], dict(node.attributes), domain=node.domain))
+    add("Split", new[-1].outputs[0], add("Concat", add("Shape", losses), count, axis=0), axis=0)
+    kept, errors = new[-1].outputs
+    norms = tuple(add("ReduceL2", each, [-1], keepdims=0) for each in (errors, kept))
+    add("Reshape", kept, add("Concat", add("Shape", given, end=-1), [-1], axis=0))
+    replace(graph, node, new)
+    return norms[0], norms[1]
+
+
+def constant(graph: ir.Graph, value: float | list[int]) -> ir.Value:
+    """An initializer of a float32 number, a whole number, or whole numbers."""
+    return shared_constant(graph, f"rounded_inputs.{value}", np.array(value, np.float32 if isinstance(value, float) else np.int64))
 
 
 def compute_at(folder: Path, names: Collection[str], level: int) -> None:

@@ -18,7 +18,6 @@ from ..package.forecast import check_disk
 from ..package.other_runtimes import write_seq2seq_settings, write_settings
 from ..package.writer import weights_bytes, write_graph
 from ..passes.order import Settings, is_float16, run_passes
-from ..passes.quantization.lossless import OffGridError, mark_again
 from ..passes.quantization.options import Quantization
 from ..passes.quantization.plan import Plan
 from ..passes.quantization.rounding import Roundings
@@ -61,14 +60,6 @@ class PackageWriter:
 
         The bytes include the manifest and the graph of an 8-bit cache, which are written later.
         """
-        try:
-            return self.write_once(quantization, plan)
-        except OffGridError:  # no file of llama.cpp's has such a matrix
-            mark_again(self.model.graph)
-            return self.write_once(quantization, plan)
-
-    def write_once(self, quantization: Quantization | None, plan: Plan | None) -> tuple[int, Roundings | None]:
-        """Write the graphs by the forms that matrices are marked with."""
         options, folder = self.options, self.folder
         length, precision = self.source.geometry.context_length, options.chosen_precision
         settings = Settings(options.target, length, precision, quantization, plan=plan)

@@ -24,6 +24,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from onnx_textgen.package.hf_settings import as_ids
 from onnx_textgen.package.manifest import GENERATION_CONFIG
+from onnx_textgen.recipes.sources import SUPER_BLOCK, SUPER_BLOCKS
 
 from ..errors import ExportError, failing_as
 from ..huggingface.checkpoint import Plan, make_skeleton, stream
@@ -88,7 +89,25 @@ class GGUFTensors:
     def stored(self) -> dict[str, StoredForm]:
         """How the file stores each parameter that it holds quantised; K-quants and others may be rounded again."""
         kinds = {name: self.file.kind(sources[0]) for name, sources in self.sources.items()}
-        return {name: StoredForm(kind, may_round=True) for name, kind in kinds.items() if kind not in PLAIN_KINDS}
+        return {
+            name: StoredForm(kind, may_round=True, rows=self.rows_of(name) if kind in SUPER_BLOCKS else None)
+            for name, kind in kinds.items()
+            if kind not in PLAIN_KINDS
+        }
+
+    def rows_of(self, name: str) -> Callable[[], npt.NDArray[np.uint8]] | None:
+        """Reads the bytes of each row of a matrix; None if transformers does more to it than to order its rows."""
+        source, *others = self.sources[name]
+        data = np.asarray(self.file.tensors[source].data)
+        if others or data.ndim != 2:
+            return None
+        numbers = np.arange(len(data), dtype=np.float32)
+        inputs = data.shape[1] // SUPER_BLOCKS[self.file.kind(source)] * SUPER_BLOCK
+        translated = self.translator.translated(source, np.broadcast_to(numbers[:, None], (len(data), inputs)))
+        order = translated[:, 0].astype(np.int64)
+        if translated.shape != (len(data), inputs) or not np.array_equal(np.sort(order), numbers):
+            return None
+        return lambda: data if np.array_equal(order, numbers) else data[order]
 
     def shape(self, name: str) -> None:
         """Unknown until the tensor is read, because its layout may change."""

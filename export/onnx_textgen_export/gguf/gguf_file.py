@@ -1,7 +1,7 @@
 """The tensors and the metadata of a GGUF file, or of one that is split into parts: read within the file's bounds, one at a time.
 
-The package `gguf`, llama.cpp's own, reads the format and dequantises. It trusts the sizes that a file declares, so they are checked
-here: `numpy` cuts a slice beyond the end short without an error.
+The package `gguf`, llama.cpp's own, reads the format and dequantises most kinds. It trusts the sizes that a file declares, so they
+are checked here: `numpy` cuts a slice beyond the end short without an error.
 """
 
 from __future__ import annotations
@@ -13,8 +13,11 @@ from typing import Any
 import gguf
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from onnx_textgen.errors import first_line
+from onnx_textgen.recipes import k_quants
+from onnx_textgen.recipes.sources import SUPER_BLOCKS
 
 from ..errors import ExportError, failing_as
 from ..threads import for_each
@@ -139,14 +142,28 @@ def dequantized(data: npt.NDArray[Any], kind: gguf.GGMLQuantizationType) -> npt.
     block, block_bytes = gguf.GGML_QUANT_SIZES[kind]
     values = np.empty((len(rows), rows.shape[1] * rows.itemsize // block_bytes * block), np.float32)
     together = max(BYTES_AT_A_TIME // max(rows.shape[1] * rows.itemsize, 1), 1)
+    read = read_k_quants if kind.name in SUPER_BLOCKS else read_others
 
     def fill(start: int) -> None:
-        some = rows[start : start + together]
         with np.errstate(all="ignore"):  # of damaged scales
-            values[start : start + together] = gguf.dequantize(some.reshape(1, -1), kind).reshape(len(some), -1)
+            read(rows[start : start + together], kind, values[start : start + together])
 
     for_each(range(0, len(rows), together), fill)
     return values.reshape(*plain.shape[:-1], -1)
+
+
+def read_k_quants(rows: npt.NDArray[np.uint8], kind: gguf.GGMLQuantizationType, values: npt.NDArray[np.float32]) -> None:
+    """Dequantise rows into `values` by PyTorch, in which arithmetic on bytes and on blocks takes half the time of NumPy's."""
+    found = k_quants.read(rows, kind.name)
+    numbers = torch.from_numpy(values).view(found.codes.shape)
+    numbers.copy_(torch.from_numpy(found.codes)).sub_(found.middle).mul_(torch.from_numpy(found.steps)[:, :, None])
+    if found.minima is not None:
+        numbers.sub_(torch.from_numpy(found.minima)[:, :, None])
+
+
+def read_others(rows: npt.NDArray[Any], kind: gguf.GGMLQuantizationType, values: npt.NDArray[np.float32]) -> None:
+    """Dequantise rows into `values`."""
+    values[:] = gguf.dequantize(rows.reshape(1, -1), kind).reshape(len(rows), -1)
 
 
 def without_vocabulary(reader: BoundedReader) -> BoundedReader:

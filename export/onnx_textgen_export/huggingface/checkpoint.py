@@ -147,6 +147,11 @@ class Plan:
         self.check_shape(name, tuple(found.shape))
         return found
 
+    def reads_alone(self, name: str) -> bool:
+        """Return whether a tensor of the module is one of the file's, of the same name."""
+        recipe = self.recipes.get(name)
+        return recipe is not None and recipe.converter is None and recipe.sources[-1:] == ((name, ""),)
+
     def check_shape(self, name: str, found: tuple[int, ...]) -> None:
         """Raise `ExportError` for a tensor whose shape is not the module's."""
         expected = self.shapes[name]
@@ -248,7 +253,7 @@ def stream(
     tie(model, plan)
     read = plan.read if adapter is None else with_adapter(model, plan, adapter)
     fill_small(model, plan, read)
-    forms = stored()
+    forms = {name: form if adapter is None and plan.reads_alone(name) else form.without_rows() for name, form in stored().items()}
     return StreamedWeights(model, read, forms | {other: forms[kept] for other, kept in plan.aliases.items() if kept in forms})
 
 

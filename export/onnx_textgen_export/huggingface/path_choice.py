@@ -17,7 +17,6 @@ from onnx_textgen.errors import first_line
 
 from ..errors import ExportError
 from ..layers.rotary_scaling import switch_of
-from ..weights.streamed import shapes_alone
 from .attention_paths import AttentionPath, EagerAttentionPath, FusedAttentionPath
 from .probed_model import Model
 
@@ -71,8 +70,7 @@ def check_path(path: AttentionPath, reference: Callable[[Tensor], Tensor], conte
     pasts = model.empty_pasts(1)
     with torch.no_grad():
         if isinstance(path, FusedAttentionPath):
-            with shapes_alone():
-                path.run(torch.zeros(1, 2, dtype=torch.int64), torch.ones(1, 2, dtype=torch.int64), pasts)  # finds the windows
+            path.run(torch.zeros(1, 2, dtype=torch.int64), torch.ones(1, 2, dtype=torch.int64), pasts)  # finds the windows
         tokens = min(max(24, *(window + 8 for window in path.windows() if window <= SMALL_WINDOW), 0), context_length)
         tokens = max(min(tokens, switch_of(model.module, context_length) or tokens), 6)  # cached keys would differ beyond a switch
         sizes = [1] * 6 if model.one_token else [tokens - 4, 2, 2] if model.owns_recurrences else [tokens - 4, 3, 1]

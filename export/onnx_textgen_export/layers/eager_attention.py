@@ -27,7 +27,6 @@ from transformers.cache_utils import (
 
 from ..errors import ExportError
 from ..sources.source import CacheTensor
-from ..weights.streamed import shapes_alone
 from .own_states import InArgument, InCache, InLayers, OwnStates, attributes_of
 from .recurrent_functions import CURRENT
 
@@ -229,8 +228,7 @@ def self_attention_of(cache: Cache | EncoderDecoderCache) -> Cache:
 
 def probe_cache(model: PreTrainedModel, named: Sequence[str]) -> CacheLayout:
     """Run a few tokens, and find out what each layer keeps in the cache or elsewhere."""
-    with shapes_alone():
-        name, cache, own = made_cache(model, named)
+    name, cache, own = made_cache(model, named)
     has_cross_attention, cache = isinstance(cache, EncoderDecoderCache), self_attention_of(cache)
     elsewhere = {} if own is None else own.tensors()
     layers = []

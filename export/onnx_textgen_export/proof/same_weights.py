@@ -37,6 +37,7 @@ from .scenarios import (
     Fed,
     NewDecoder,
     ScenarioRun,
+    affordable,
     corrected,
     counted,
     decoders_of,
@@ -44,14 +45,15 @@ from .scenarios import (
     feed_in_pieces,
     feed_long,
     feed_whole,
+    is_large,
     open_encoder,
     source_ids_for,
 )
 
 SLOW_PIECE, SLOW_STEPS = 8, 2
 """Tokens of the first piece of a text, and steps of a batch."""
-MOST_CORRECTIONS, MOST_DRAFTED = 3, 2_000_000_000
-"""Corrections of a draft, and parameters of a model that is opened a second time for them."""
+MOST_CORRECTIONS = 3
+"""Corrections of a draft by a model that is not large, and so may be opened a second time for them."""
 EXPERTS = "ORT_QMOE_CPU_QNBIT_GEMM"
 """Environment variable that does the same for experts: QMoE has no such level at 8 bits (microsoft/onnxruntime#32644)."""
 
@@ -102,10 +104,14 @@ def opened_for_proof(
 
 
 def feed_exactly(source: Source, decoder: NewDecoder, ids: list[int]) -> Iterator[ScenarioRun]:
-    """One text, beginnings of it, and a long one if there are windows: few runs, as one may take seconds."""
-    text, read = ids[: min(WHOLE_LENGTH, source.geometry.context_length)], source_ids_for(source, ids)
-    yield ScenarioRun("whole prompt", [Fed(text, feed_whole(decoder(read), text), read)])
-    yield ScenarioRun("several tokens over a past", [Fed(text, feed_in_pieces(decoder(read), text, first=SLOW_PIECE), read)])
+    """One text, beginnings of it, and a long one if there are windows: few runs, as one may take seconds.
+
+    The rows of a batch are fed a beginning, and then single tokens over that, so a large model is fed nothing else.
+    """
+    text, read = ids[: affordable(WHOLE_LENGTH, source)], source_ids_for(source, ids)
+    if not is_large(source):
+        yield ScenarioRun("whole prompt", [Fed(text, feed_whole(decoder(read), text), read)])
+        yield ScenarioRun("several tokens over a past", [Fed(text, feed_in_pieces(decoder(read), text, first=SLOW_PIECE), read)])
     yield feed_batch(source, decoder, ids, [text[: len(text) // 3], text, text[: len(text) // 2]], most_steps=SLOW_STEPS)
     if has_long_text(source):
         yield ScenarioRun("long text", [Fed(ids, feed_long(decoder(read), ids), read)])
@@ -137,9 +143,9 @@ def run_exactly(
         if source.encoder is not None:
             encoder = stack.enter_context(in_float32(graph.with_name(ENCODER_GRAPH)))
         decoder = decoders_of(source, session, adapter, encoder=encoder)
-        fed = list(counted(feed_exactly(source, decoder, ids), 3 + has_long_text(source), "run in float32", report))
-        is_small = sum(each.numel() for each in source.module.parameters()) <= MOST_DRAFTED
-        most = MOST_CORRECTIONS if is_small else 0
+        count = (1 if is_large(source) else 3) + has_long_text(source)
+        fed = list(counted(feed_exactly(source, decoder, ids), count, "run in float32", report))
+        most = 0 if is_large(source) else MOST_CORRECTIONS
         return fed, tuple(corrected(decoder, source, draft, drafting, most=most) for draft in drafts)
 
 

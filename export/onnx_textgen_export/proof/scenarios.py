@@ -39,8 +39,20 @@ LONGEST_LENGTH = 8300
 SCENARIOS = 5
 """Ways of feeding a package."""
 LAST_STEPS, BATCH_STEPS = 16, 8
+LARGE = 2_000_000_000
+"""Parameters from which texts are half as long, because a run of such a model takes minutes; the certificate has their lengths."""
 MOST_LOGITS = 1 << 25
 """Most logits of the long text that are compared; with a vocabulary of 128,000, those of its last 260 positions."""
+
+
+def is_large(source: Source) -> bool:
+    """Return whether texts of a source are half as long, because of its size."""
+    return sum(each.numel() for each in source.module.parameters()) > LARGE
+
+
+def affordable(tokens: int, source: Source) -> int:
+    """How many of some tokens a text of a source has."""
+    return min(tokens // 2 if is_large(source) else tokens, source.geometry.context_length)
 
 
 def fed(decoder: Decoder, ids: list[int]) -> Iterator[Logits]:
@@ -152,7 +164,7 @@ def source_ids_for(source: Source, ids: list[int], most: int = WHOLE_LENGTH) -> 
 
 def run_scenarios(source: Source, decoder: NewDecoder, ids: list[int]) -> Iterator[ScenarioRun]:
     """Feed the package in every way; ids: real tokens, enough for the longest scenario."""
-    text = ids[: min(WHOLE_LENGTH, source.geometry.context_length)]
+    text = ids[: affordable(WHOLE_LENGTH, source)]
     feeds: tuple[tuple[str, Callable[[Decoder, list[int]], Logits]], ...] = (
         ("whole prompt", feed_whole),
         ("token by token", feed_one_by_one),
@@ -200,7 +212,8 @@ def long_length(source: Source) -> int:
     """
     crossed = [*(border.length for border in source.borders), *(Window(size).capacity for size in source.windows)]
     needed = [length + LAST_STEPS + 16 for length in crossed]
-    return min(max([LONG_LENGTH, *(length for length in needed if length <= LONGEST_LENGTH)]), source.geometry.context_length)
+    crossing = [length for length in needed if length <= LONGEST_LENGTH]
+    return min(max([affordable(LONG_LENGTH, source), *crossing]), source.geometry.context_length)
 
 
 def golden_runs(new_decoder: NewDecoder, source: Source, ids: list[int]) -> tuple[GoldenRun, ...]:
@@ -217,7 +230,7 @@ def greedy(
     """A greedy continuation by the package; `read`: the source of an encoder-decoder, `new`: its beginning, where that is known."""
     decoder, made = new_decoder(read), list(new)
     logits = prefill(decoder, [*prompt, *made])
-    while len(made) < min(GOLDEN_TOKENS, source.geometry.context_length - len(prompt) - 1):
+    while len(made) < min(affordable(GOLDEN_TOKENS, source), source.geometry.context_length - len(prompt) - 1):
         made.append(int(logits.argmax()))
         logits = decoder.feed([made[-1]])[-1]
     return GoldenRun(tuple(prompt), tuple(made), source_ids=tuple(read))

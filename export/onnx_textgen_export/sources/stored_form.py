@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -18,3 +19,9 @@ class StoredForm:
     """Its numbers may be rounded again without being asked for, where no form of ours holds them."""
     order: npt.NDArray[np.int64] | None = None
     """The inputs in the order in which groups of them share a scale; None: the order of their numbers."""
+    rows: Callable[[], npt.NDArray[np.uint8]] | None = None
+    """Reads the file's bytes of each output [outputs, bytes], of a parameter of K-quants; None: only its numbers are known."""
+
+    def without_rows(self) -> StoredForm:
+        """The form of a parameter that is not as the file has it."""
+        return dataclasses.replace(self, rows=None)

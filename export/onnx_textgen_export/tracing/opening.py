@@ -31,7 +31,7 @@ from ..sources.tiny_transformer import TinyTransformer
 from ..tokenization.conversion import read_tokenizer
 from ..tokenization.text_assets import TextAssets, read_text_assets
 from ..weights.adapter import SETTINGS, Adapter
-from ..weights.streamed import OwnWeights, Weights, is_of_transformers
+from ..weights.streamed import OwnWeights, Weights, is_of_transformers, stand_ins
 from .adapters import is_of_peft, merged, without_adapters
 from .hub import resolve_adapter, resolve_source
 
@@ -158,7 +158,7 @@ def as_source(opened: Opened, context_length: int | None) -> Iterator[Source]:
     module, was_training = opened.module, opened.module.training
     module.train(False)
     try:
-        with opened.weights.present():
+        with opened.weights.present(), stand_ins():
             source = make_source(module, context_length)
         yield source
     finally:

@@ -31,17 +31,27 @@ Change = Callable[[Tensor], None]
 
 
 Forward = Callable[..., object]
-SHAPES_ALONE = contextvars.ContextVar("shapes_alone", default=False)
+STAND_INS: contextvars.ContextVar[dict[object, nn.Parameter] | None] = contextvars.ContextVar("stand_ins", default=None)
+SPREAD = 0.02
+"""Standard deviation of stand-ins, which is that of most models before training."""
 
 
 @contextlib.contextmanager
-def shapes_alone() -> Iterator[None]:
-    """Within the context blocks run without their weights, which takes no time to read: for what shapes alone tell."""
-    token = SHAPES_ALONE.set(True)
+def stand_ins() -> Iterator[None]:
+    """Within the context all blocks run with the same random weights: for trials of code, whose time would go into reading."""
+    token = STAND_INS.set({})
     try:
         yield
     finally:
-        SHAPES_ALONE.reset(token)
+        STAND_INS.reset(token)
+
+
+def stand_in(known: dict[object, nn.Parameter], place: int, shape: torch.Size) -> nn.Parameter:
+    """The stand-in for a block's parameter, by its place among them."""
+    if (place, shape) not in known:
+        numbers = torch.randn(shape, generator=torch.Generator().manual_seed(len(known)))
+        known[place, shape] = nn.Parameter(numbers.mul_(SPREAD), requires_grad=False)
+    return known[place, shape]
 
 
 class Weights(Protocol):
@@ -140,7 +150,7 @@ class Loan:
         def lending(forward: Forward) -> Forward:
             @functools.wraps(forward)
             def run(*given: object, **named: object) -> object:
-                with contextlib.nullcontext() if SHAPES_ALONE.get() else self.lent(names):
+                with self.lent(names, STAND_INS.get()):
                     return forward(*given, **named)
 
             return run
@@ -149,13 +159,14 @@ class Loan:
             yield
 
     @contextlib.contextmanager
-    def lent(self, names: list[list[str]]) -> Iterator[None]:
-        """Replace parameters, each given by all of its names, by materialized ones."""
+    def lent(self, names: list[list[str]], known: dict[object, nn.Parameter] | None = None) -> Iterator[None]:
+        """Replace parameters, each given by all of its names, by materialized ones, or by stand-ins that are or become `known`."""
         before = [(each, self.module.get_parameter(each[0])) for each in names]
         try:
-            for each, _ in before:
+            for place, (each, parameter) in enumerate(before):
                 for same in alike(each, self.changes):
-                    put_parameter(self.module, same, self.made(same[0]))
+                    made = self.made(same[0]) if known is None else stand_in(known, place, parameter.shape)
+                    put_parameter(self.module, same, made)
             yield
         finally:
             for each, parameter in before:

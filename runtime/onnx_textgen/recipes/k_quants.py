@@ -1,8 +1,8 @@
 """The numbers of GGUF's K-quants, and the blocks that an export writes for them.
 
 A super-block of 256 weights has blocks of 16 or 32, each with a step, and in some kinds a minimum, which are small integers times a
-number of the super-block (https://github.com/ggml-org/ggml/blob/master/src/ggml-common.h). The exporter finds steps and offsets
-from the numbers alone; what it finds, in float32, is computed here in the same way.
+number of the super-block (https://github.com/ggml-org/ggml/blob/master/src/ggml-common.h). A package has one scale for a block, in
+float32, and the lowest number of the block as its offset if there are minima.
 """
 
 from __future__ import annotations
@@ -29,45 +29,49 @@ PAIRS, QUARTERS, EIGHTHS = (0, 4), (0, 2, 4, 6), tuple(range(8))
 class Blocks:
     """Weights as whole numbers of steps above a minimum, as the file has them."""
 
-    whole: Floats
+    codes: Bytes
     """[rows, blocks, weights]"""
+    middle: int
+    """The code of zero steps."""
     steps: Floats
     """[rows, blocks]"""
     minima: Floats | None
     """What is subtracted; None: nothing."""
 
-    @property
-    def numbers(self) -> Floats:
-        """The weights; [rows, blocks, weights]."""
-        product: Floats = self.steps[:, :, None] * self.whole
+    def numbers_of(self, codes: npt.NDArray[np.generic]) -> Floats:
+        """The weights of some codes [rows, blocks, any number]."""
+        product: Floats = self.steps[:, :, None] * (codes.astype(np.float32) - np.float32(self.middle))
         return product if self.minima is None else product - self.minima[:, :, None]
 
-    def kept(self) -> tuple[Floats, Floats, Floats | None]:
-        """The codes, scales and offsets of a package; symmetric codes are around zero, others from zero."""
-        numbers, whole = self.numbers, self.whole * np.where(self.steps < 0, np.float32(-1), np.float32(1))[:, :, None]
-        offsets: Floats | None = None
-        if self.minima is None:
-            largest = np.abs(numbers).argmax(axis=2)[:, :, None]
-            heights, counts = (np.abs(np.take_along_axis(each, largest, 2)[:, :, 0]) for each in (numbers, whole))
-        else:
-            offsets = numbers.min(axis=2)
-            whole -= whole.min(axis=2, keepdims=True)
-            heights, counts = numbers.max(axis=2) - offsets, whole.max(axis=2)
-        scales = np.divide(heights, counts, out=np.zeros_like(heights), where=(counts > 0) & (heights > 0))
-        whole[scales == 0] = 0
-        return whole, scales, offsets
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Kept:
+    """Weights as a package has them: whole numbers of a positive scale."""
+
+    codes: Bytes
+    """[rows, blocks, weights], around the middle."""
+    scales: Floats
+    """[rows, blocks]"""
+    offsets: Floats | None
+    """Added to what the codes from `SHIFTS` on stand for; None: nothing."""
+
+    def packed(self, bits: int) -> Bytes:
+        """The codes in bytes; those of 4 bits two to a byte, the earlier in the lower half."""
+        return self.codes if bits == 8 else together(self.codes[:, :, 0::2], self.codes[:, :, 1::2])
 
 
 def spread(packed: Bytes, width: int, shifts: Sequence[int], mask: int) -> Bytes:
     """Numbers of few bits [super-blocks, 256 or fewer]: the same bits of `width` bytes come together."""
-    parts = packed.reshape(len(packed), -1, 1, width) >> np.array(shifts, np.uint8)[:, None]
-    found: Bytes = (parts & np.uint8(mask)).reshape(len(packed), -1)
-    return found
+    parts = np.ascontiguousarray(packed).reshape(len(packed), -1, width)
+    found = np.empty((len(packed), parts.shape[1], len(shifts), width), np.uint8)
+    for place, shift in enumerate(shifts):
+        found[:, :, place] = parts >> np.uint8(shift) & np.uint8(mask)
+    return found.reshape(len(packed), -1)
 
 
-def together(low: Bytes, high: Bytes) -> Bytes:
-    """Numbers of which the lower four bits are apart from those above."""
-    found: Bytes = low | high << np.uint8(4)
+def together(low: Bytes, high: Bytes, bits: int = 4) -> Bytes:
+    """Numbers of which the lower bits are apart from those above."""
+    found: Bytes = low | high << np.uint8(bits)
     return found
 
 
@@ -87,54 +91,71 @@ def six_bits(packed: Bytes) -> tuple[Bytes, Bytes]:
 
 def read(rows: Bytes, kind: str) -> Blocks:
     """The blocks of rows of bytes [rows, bytes]."""
-    blocks = rows.reshape(-1, SUPER_BLOCKS[kind])
+    blocks, middle = rows.reshape(-1, SUPER_BLOCKS[kind]), 0
     minima: Floats | None = None
     if kind == "Q2_K":
-        whole = spread(blocks[:, 16:80], 32, QUARTERS, 3).astype(np.float32)
+        code = spread(blocks[:, 16:80], 32, QUARTERS, 3)
         steps = halves(blocks, 80) * (blocks[:, :16] & 15).astype(np.float32)
         minima = halves(blocks, 82) * (blocks[:, :16] >> 4).astype(np.float32)
     elif kind == "Q3_K":
-        low, has_high = spread(blocks[:, 32:96], 32, QUARTERS, 3), spread(blocks[:, :32], 32, EIGHTHS, 1)
-        whole = low.astype(np.float32) - np.float32(4) * (1 - has_high.astype(np.float32))
+        code, middle = together(spread(blocks[:, 32:96], 32, QUARTERS, 3), spread(blocks[:, :32], 32, EIGHTHS, 1), 2), 4
         scale = together(spread(blocks[:, 96:104], 8, PAIRS, 15), spread(blocks[:, 104:108], 4, QUARTERS, 3))
         steps = halves(blocks, 108) * (scale.astype(np.float32) - np.float32(32))
     elif kind == "Q6_K":
-        code = together(spread(blocks[:, :128], 64, PAIRS, 15), spread(blocks[:, 128:192], 32, QUARTERS, 3))
-        whole = code.astype(np.float32) - np.float32(32)
+        code, middle = together(spread(blocks[:, :128], 64, PAIRS, 15), spread(blocks[:, 128:192], 32, QUARTERS, 3)), 32
         steps = halves(blocks, 208) * np.ascontiguousarray(blocks[:, 192:208]).view(np.int8).astype(np.float32)
     else:
         code = spread(blocks[:, -128:], 32, PAIRS, 15)
         if kind == "Q5_K":
             code = together(code, spread(blocks[:, 16:48], 32, EIGHTHS, 1))
-        whole = code.astype(np.float32)
         scale, lowest = six_bits(blocks[:, 4:16])
         steps, minima = halves(blocks, 0) * scale.astype(np.float32), halves(blocks, 2) * lowest.astype(np.float32)
     size = SUPER_BLOCK // steps.shape[1]
     minima = None if minima is None else minima.reshape(len(rows), -1)
-    return Blocks(whole.reshape(len(rows), -1, size), steps.reshape(len(rows), -1), minima)
+    return Blocks(code.reshape(len(rows), -1, size), middle, steps.reshape(len(rows), -1), minima)
+
+
+def kept(rows: Bytes, kind: str) -> Kept:
+    """The blocks of rows of bytes as a package has them."""
+    blocks = read(rows, kind)
+    by_place = np.ascontiguousarray(blocks.codes.reshape(-1, blocks.codes.shape[2]).T)  # the order that NumPy reduces fastest
+    low, high = (end.reshape(blocks.steps.shape).astype(np.int16) for end in (by_place.min(axis=0), by_place.max(axis=0)))
+    at_low, at_high = (blocks.numbers_of(end[:, :, None])[:, :, 0] for end in (low, high))
+    is_reversed, offsets = blocks.steps < 0, None
+    if blocks.minima is None:
+        zero, is_high = np.full_like(low, blocks.middle), np.abs(at_high) > np.abs(at_low)
+        heights, counts = np.where(is_high, np.abs(at_high), np.abs(at_low)), np.abs(np.where(is_high, high, low) - zero)
+    else:
+        zero, offsets = np.where(is_reversed, high, low), np.minimum(at_low, at_high)
+        heights, counts = np.maximum(at_low, at_high) - offsets, high - low
+    scales = np.divide(heights, counts, out=np.zeros_like(heights), where=(counts > 0) & (heights > 0))
+    factors = np.where(scales == 0, 0, np.where(is_reversed, -1, 1)).astype(np.int16)
+    shifts = SHIFTS[kind] - factors * zero
+    whole = blocks.codes * factors.astype(np.uint8)[:, :, None] + shifts.astype(np.uint8)[:, :, None]  # modulo 256
+    return Kept(whole, scales, offsets)
 
 
 def codes(rows: Bytes, kind: str) -> Bytes:
-    """Codes around the middle; those of 4 bits two to a byte, the earlier in the lower half."""
-    whole = (read(rows, kind).kept()[0] + np.float32(SHIFTS[kind])).astype(np.uint8)
-    return whole if CODE_BITS[kind] == 8 else together(whole[:, :, 0::2], whole[:, :, 1::2])
+    """Codes in bytes."""
+    return kept(rows, kind).packed(CODE_BITS[kind])
 
 
 def scales(rows: Bytes, kind: str) -> Floats:
     """The scale of each block."""
-    return read(rows, kind).kept()[1]
+    return kept(rows, kind).scales
 
 
 def offsets(rows: Bytes, kind: str) -> Floats:
     """The lowest number of each block."""
-    found = read(rows, kind).kept()[2]
+    found = kept(rows, kind).offsets
     assert found is not None, "the kind has minima"
     return found
 
 
 def dequantised(rows: Bytes, kind: str) -> Floats:
     """The weights in float32."""
-    return read(rows, kind).numbers.reshape(len(rows), -1)
+    blocks = read(rows, kind)
+    return blocks.numbers_of(blocks.codes).reshape(len(rows), -1)
 
 
 def steps_of(kind: str) -> Mapping[str, Callable[[Bytes, str], npt.NDArray[np.generic]]]:

@@ -15,7 +15,7 @@ import torch
 from onnx_textgen.package.manifest import GRAPH
 from onnx_textgen_export import export
 from onnx_textgen_export.calibration import activations
-from onnx_textgen_export.calibration.activations import compare_with_float32, is_costly, layer_name
+from onnx_textgen_export.calibration.activations import compare_with_unrounded, is_costly, layer_name
 from onnx_textgen_export.calibration.quality import Measures
 from onnx_textgen_export.exporting.options import Budget, Quantization
 from support.gguf_files import tiny_model
@@ -72,7 +72,7 @@ def test_attempts_examine_each_product_once_and_remember_which_are_costly(tmp_pa
     model, seen = with_massive_inputs(tiny_model("llama", hidden_size=128, intermediate_size=128), token=7), list[list[str]]()
 
     def noted(graph: ir.Graph, known: Container[str]) -> list[str]:
-        seen.append(compare_with_float32(graph, known))
+        seen.append(compare_with_unrounded(graph, known))
         return seen[-1]
 
     unrounded, measure = list[tuple[str, ...]](), activations.InputRounding.measure
@@ -82,7 +82,7 @@ def test_attempts_examine_each_product_once_and_remember_which_are_costly(tmp_pa
         unrounded.append(found[1])
         return found
 
-    monkeypatch.setattr(activations, "compare_with_float32", noted)
+    monkeypatch.setattr(activations, "compare_with_unrounded", noted)
     monkeypatch.setattr(activations.InputRounding, "measure", told)
     stages, budget = list[str](), Budget(max_kl=1e-7, calibrates=False)  # which no attempt meets
     export(model, tmp_path / "out", precision="int4", eos_ids=(1,), budget=budget, report=stages.append)

@@ -4,12 +4,14 @@ from pathlib import Path
 
 import numpy as np
 import onnx_ir
+import peft
 import pytest
 import torch
 import transformers
 
 import onnx_textgen
 from onnx_textgen.cli import run
+from onnx_textgen.recipes import k_quants
 from onnx_textgen_export import ExportError, export
 from onnx_textgen_export.tracing.opening import open_source
 from support.gguf_files import END_OF_TURN, TEMPLATE, tiny_model, write_gguf
@@ -29,6 +31,30 @@ def test_weights_are_those_in_the_file(tmp_path: Path, kind: str, architecture: 
     reference = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file="tiny.gguf", dtype=torch.float32)
     for name, tensor in reference.state_dict().items():
         assert torch.equal(opened.weights.load(name), tensor), name
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])
+def test_rows_of_k_quants_are_in_the_order_of_the_module(tmp_path: Path, architecture: str) -> None:
+    model = tiny_model(architecture, hidden_size=256, intermediate_size=256, tie_word_embeddings=False)
+    names = write_gguf(tmp_path / "tiny.gguf", model, architecture, kind="Q4_K", kinds={"v_proj": "Q6_K"})
+    weights, found = open_source(tmp_path / "tiny.gguf").weights, set[str]()
+    for name, form in weights.stored.items():
+        assert form.rows is not None
+        assert np.array_equal(k_quants.dequantised(form.rows(), form.name), weights.load(name).numpy()), name
+        found.add(form.name)
+    assert found == {"Q4_K", "Q6_K"}
+    assert weights.stored.keys() == {name for name, values in names.items() if values.ndim == 2}
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of transformers, about what peft asks
+def test_a_merged_adapter_leaves_no_rows_of_the_file(tmp_path: Path) -> None:
+    model = tiny_model("llama", hidden_size=256, intermediate_size=256)
+    write_gguf(tmp_path / "tiny.gguf", model, "llama", kind="Q4_K")
+    peft.get_peft_model(model, peft.LoraConfig(target_modules=["down_proj"], task_type="CAUSAL_LM")).save_pretrained(
+        tmp_path / "lora"
+    )
+    opened = open_source(tmp_path / "tiny.gguf", adapter=str(tmp_path / "lora"))
+    assert {form.rows for form in opened.weights.stored.values()} == {None}
 
 
 def test_tokenizer_template_and_ends_come_from_the_file(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,8 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onnx_textgen.package.manifest import GoldenRun
+from onnx_textgen_export import export
 from onnx_textgen_export.proof import scenarios
 from onnx_textgen_export.proof.scenarios import GOLDEN_TOKENS, corrected
+from onnx_textgen_export.sources.tiny_transformer import DecoderConfig, TinyTransformer
 
 VOCABULARY = 50
 
@@ -47,3 +50,13 @@ def test_a_corrected_draft_is_the_exact_continuation_or_its_beginning(prompt: li
         found = corrected(lambda *_: Exact(), None, drafted(prompt, wrong), lambda: None, most=most)  # type: ignore[arg-type]
     exact = drafted(prompt, set()).new_ids
     assert found.new_ids == exact[: sorted(wrong)[most] + 1 if len(wrong) > most else None]
+
+
+def test_a_large_model_is_compared_on_texts_that_are_half_as_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = TinyTransformer(DecoderConfig(vocab_size=64, width=32, layers=1, context_length=2048))
+    monkeypatch.setattr(scenarios, "LARGE", 0)
+    made = export(source, tmp_path / "out", precision="int8", eos_ids=())
+    certificate = made.manifest.certificate
+    assert certificate["longest_text"] == scenarios.LONG_LENGTH // 2
+    assert [each["name"] for each in certificate["same_weights"]] == ["ragged batch"]
+    assert {len(run.new_ids) for run in made.manifest.golden} == {GOLDEN_TOKENS // 2}

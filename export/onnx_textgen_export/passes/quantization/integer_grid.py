@@ -65,15 +65,13 @@ def smallest_gaps(blocks: Floats, largest: Floats) -> Floats:
     return np.where(np.isfinite(found), found, np.float32(1))
 
 
-def find_offset_grid(blocks: Floats, bits: int, *, halves_first: bool = True) -> Codes:
+def find_offset_grid(blocks: Floats, bits: int) -> Codes:
     """The codes of blocks [block size, blocks] of which each is an offset and multiples of a step; the step of others is NaN.
 
-    halves_first: step and offset are float16 numbers where such give every number back, as in llama.cpp's Q4_1.
+    Step and offset are float16 numbers where such give every number back, as in llama.cpp's Q4_1.
     """
     most, lowest = (1 << bits) - 1, blocks.min(axis=0)
     codes, steps = count_steps(blocks, lowest, most)
-    if not halves_first:
-        return Codes(codes, steps, None, offsets=lowest)
     highest, halves, offsets = codes.max(axis=0), nearest_half(steps), lowest.copy()
     left = np.flatnonzero(np.abs(halves - steps) <= NEAR * steps)
     for below in range(most + 1):  # the lowest number need not have code 0

@@ -13,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from onnx_textgen.recipes.k_quants import Kept
+
 from ..graph.linear import add_constant
 from .quantizers import Codes
 
@@ -118,6 +120,13 @@ class Packed:
             whole = self.zeros == "whole"
             arrays["zeros"][chosen] = pack_pairs(found.zeros, 1) if whole and self.bits == 4 else found.zeros
 
+    def put_kept(self, arrays: Arrays, chosen: slice, found: Kept) -> None:
+        """Write some outputs of K-quants, of which scales and offsets are in float32."""
+        arrays["codes"][chosen] = found.packed(self.bits).reshape(arrays["codes"][chosen].shape)
+        arrays["scales"][chosen] = found.scales
+        if found.offsets is not None:
+            arrays["offsets"][chosen] = found.offsets
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Plain:
@@ -219,17 +228,17 @@ class SameBytes(ir.LazyTensor):
 
 
 def store_lazily(
-    graph: ir.Graph, weight: ir.Value, layout: Layout, fill: Callable[[Callable[[slice, Codes], None]], None], last: LastResult
+    graph: ir.Graph, weight: ir.Value, layout: Layout, fill: Callable[[Arrays], None], last: LastResult
 ) -> dict[str, ir.Value]:
     """A quantised weight, computed when it is written: `codes`, `scales` and, if there are any, `zeros` or `offsets`.
 
-    fill: passes the codes of all outputs, in slices, to a function like `Layout.put`.
+    fill: fills the empty arrays of the layout.
     """
     owner = object()
 
     def compute() -> Arrays:
         arrays = layout.arrays()
-        fill(lambda chosen, found: layout.put(arrays, chosen, found))
+        fill(arrays)
         return arrays
 
     def lazy(kind: str, dtype: ir.DataType, shape: tuple[int, ...]) -> ir.LazyTensor:

