@@ -24,7 +24,7 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from onnx_textgen.package.hf_settings import as_ids
 from onnx_textgen.package.manifest import GENERATION_CONFIG
-from onnx_textgen.recipes.sources import SUPER_BLOCK, SUPER_BLOCKS
+from onnx_textgen.recipes.sources import BLOCKS, SUPER_BLOCKS
 
 from ..errors import ExportError, failing_as
 from ..huggingface.checkpoint import Plan, make_skeleton, stream
@@ -90,7 +90,7 @@ class GGUFTensors:
         """How the file stores each parameter that it holds quantised; K-quants and others may be rounded again."""
         kinds = {name: self.file.kind(sources[0]) for name, sources in self.sources.items()}
         return {
-            name: StoredForm(kind, may_round=True, rows=self.rows_of(name) if kind in SUPER_BLOCKS else None)
+            name: StoredForm(kind, may_round=True, rows=self.rows_of(name) if kind in {*BLOCKS, *SUPER_BLOCKS} else None)
             for name, kind in kinds.items()
             if kind not in PLAIN_KINDS
         }
@@ -102,7 +102,8 @@ class GGUFTensors:
         if others or data.ndim != 2:
             return None
         numbers = np.arange(len(data), dtype=np.float32)
-        inputs = data.shape[1] // SUPER_BLOCKS[self.file.kind(source)] * SUPER_BLOCK
+        size, block_bytes = gguf.GGML_QUANT_SIZES[self.file.tensors[source].tensor_type]
+        inputs = data.shape[1] // block_bytes * size
         translated = self.translator.translated(source, np.broadcast_to(numbers[:, None], (len(data), inputs)))
         order = translated[:, 0].astype(np.int64)
         if translated.shape != (len(data), inputs) or not np.array_equal(np.sort(order), numbers):

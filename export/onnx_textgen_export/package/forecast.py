@@ -96,8 +96,8 @@ class CostModel:
     """Memory of an ONNX Runtime session relative to a file of floats."""
     mix_factor: float = 1.4
     """Bytes of a calibrated int4 package, which takes more bits where its budget needs them, relative to those of 4 bits alone."""
-    quantised_session_factor: float = 2.9
-    """The same for the two sessions of a quantised package's proof: their files, and what the kernels repack."""
+    quantised_session_factor: float = 2.4
+    """The same for a quantised package: its files, and what the kernels repack."""
     start_seconds: float = 12.0
     """Libraries, graph passes, opening sessions."""
     seconds_per_layer: float = 0.8
@@ -106,6 +106,8 @@ class CostModel:
         default_factory=lambda: {"fp32": 50.0, "fp16": 50.0, "int8": 90.0, "int4": 110.0}
     )
     """Reading, quantising and writing a billion parameters, and running single tokens of the proof."""
+    stored_seconds_per_billion: float = 35.0
+    """The same for matrices that keep their numbers."""
     seconds_per_token_of_a_billion: float = 0.03
     """Reading a token, by PyTorch or the package, with a billion parameters."""
     search_seconds_per_billion: dict[str, float] = dataclasses.field(default_factory=lambda: {"int8": 155.0, "int4": 200.0})
@@ -275,7 +277,9 @@ def estimate_export(
     weights = file_bytes(weight_bytes(each, precision, options, target) for each in parameters)
     billions = sum(each.elements for each in parameters) / 1e9
     searched = costs.search_seconds_per_billion[precision] if options is not None and options.method == "calibrated" else 0.0
-    per_billion = costs.seconds_per_billion[precision] + tokens * costs.seconds_per_token_of_a_billion + searched
+    keeps = options is not None and options.keeps_stored
+    written = costs.stored_seconds_per_billion if keeps else costs.seconds_per_billion[precision]
+    per_billion = written + tokens * costs.seconds_per_token_of_a_billion + searched
     needed = memory_needed(parameters, layers, options, weights=weights, calibrated_numbers=calibrated_numbers, costs=costs)
     usual = costs.start_seconds + layers * costs.seconds_per_layer + billions * per_billion
     return Forecast(

@@ -20,7 +20,7 @@ class StoredForm:
     order: npt.NDArray[np.int64] | None = None
     """The inputs in the order in which groups of them share a scale; None: the order of their numbers."""
     rows: Callable[[], npt.NDArray[np.uint8]] | None = None
-    """Reads the file's bytes of each output [outputs, bytes], of a parameter of K-quants; None: only its numbers are known."""
+    """Reads the file's bytes of each output [outputs, bytes], of a parameter of a GGUF file; None: only its numbers are known."""
 
     def without_rows(self) -> StoredForm:
         """The form of a parameter that is not as the file has it."""

@@ -110,6 +110,17 @@ def steps_of(kind: str) -> Mapping[str, Step]:
     }
 
 
+def kept(rows: Bytes, kind: str) -> dict[str, npt.NDArray[np.generic]]:
+    """What a package has of quantised rows that it keeps: `codes` in bytes, `scales` and, where the kind has any, `offsets`."""
+    if kind in SUPER_BLOCKS:
+        found = k_quants.kept(rows, kind)
+        made: dict[str, npt.NDArray[np.generic]] = {"codes": found.packed(k_quants.CODE_BITS[kind]), "scales": found.scales}
+        return made if found.offsets is None else made | {"offsets": found.offsets}
+    names = ("codes of 4 bits", "scales") if kind.startswith("Q4") else ("codes of 8 bits", "positive scales")
+    steps = dict(zip(("codes", "scales"), names, strict=True)) | ({"offsets": "offsets"} if kind.endswith("_1") else {})
+    return {name: OF_BLOCKS[step](rows, kind) for name, step in steps.items()}
+
+
 def rotary_order(rows: int, heads: int) -> npt.NDArray[np.int64]:
     """The rows of queries or keys as transformers has them; llama.cpp's files have the two halves of each head's pairs in turn."""
     return np.arange(rows).reshape(heads, -1, 2).swapaxes(1, 2).reshape(-1)

@@ -6,14 +6,12 @@ ONNX Runtime's MatMulNBits and GatherBlockQuantized read `Packed`, the ONNX stan
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
-
-from onnx_textgen.recipes.k_quants import Kept
 
 from ..graph.linear import add_constant
 from .quantizers import Codes
@@ -120,12 +118,11 @@ class Packed:
             whole = self.zeros == "whole"
             arrays["zeros"][chosen] = pack_pairs(found.zeros, 1) if whole and self.bits == 4 else found.zeros
 
-    def put_kept(self, arrays: Arrays, chosen: slice, found: Kept) -> None:
-        """Write some outputs of K-quants, of which scales and offsets are in float32."""
-        arrays["codes"][chosen] = found.packed(self.bits).reshape(arrays["codes"][chosen].shape)
-        arrays["scales"][chosen] = found.scales
-        if found.offsets is not None:
-            arrays["offsets"][chosen] = found.offsets
+    def put_stored(self, arrays: Arrays, chosen: slice, found: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Write `codes`, `scales` and perhaps `offsets` of some outputs, in which only codes of several bits share a byte."""
+        for kind, values in found.items():
+            array = arrays[f"half_{kind}" if self.scales == "half" and kind != "codes" else kind]
+            array[chosen] = values.reshape(array[chosen].shape)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

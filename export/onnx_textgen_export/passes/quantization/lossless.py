@@ -16,8 +16,8 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from onnx_textgen.package.manifest import Target
-from onnx_textgen.recipes.k_quants import kept
 from onnx_textgen.recipes.sources import Bytes
+from onnx_textgen.recipes.steps import kept
 
 from ...sources.stored_form import StoredForm
 from ...threads import for_each
@@ -40,7 +40,7 @@ GRID_BLOCK_SIZES: Mapping[Bits, tuple[int, ...]] = {4: (128, 64, 32, 16), 8: (12
 FIRST = 8
 """Outputs that are checked first, before all are."""
 BYTES_AT_A_TIME = 1 << 18
-"""Bytes of K-quants that a thread unpacks in a step."""
+"""Bytes of a file that a thread unpacks in a step."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -163,9 +163,14 @@ Of its other kinds, 4 bits with offsets hold Q4_1 and Q4_K, in blocks of 16 Q2_K
 Q5_0, of 16 Q6_K; 8 bits with offsets Q5_1 and Q5_K."""
 
 
-K_QUANTS: Mapping[str, Form] = {
-    kind: dataclasses.replace(next(form for form in FORMS if form.name == name), scales="full")
+FORM_OF_KIND: Mapping[str, Form] = {
+    kind: dataclasses.replace(next(form for form in FORMS if form.name == name), scales="full" if kind.endswith("K") else "half")
     for kind, name in (
+        ("Q4_0", "Q4_0"),
+        ("Q4_1", "4 bits in blocks of 32 with offsets"),
+        ("Q5_0", "int8 in blocks of 32"),
+        ("Q5_1", "8 bits in blocks of 32 with offsets"),
+        ("Q8_0", "Q8_0"),
         ("Q2_K", "4 bits in blocks of 16 with offsets"),
         ("Q3_K", "int4 in blocks of 16"),
         ("Q4_K", "4 bits in blocks of 32 with offsets"),
@@ -178,7 +183,7 @@ K_QUANTS: Mapping[str, Form] = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StoredRows:
-    """The bytes of a matrix of K-quants in its file, by output."""
+    """The bytes of a matrix in a GGUF file, by output."""
 
     kind: str
     pieces: tuple[tuple[Callable[[], Bytes], Columns | None], ...]
@@ -198,7 +203,7 @@ class StoredRows:
 
         def work(start: int) -> None:
             some = rows[start : start + together]
-            layout.put_kept(arrays, slice(first + start, first + start + len(some)), kept(some, self.kind))
+            layout.put_stored(arrays, slice(first + start, first + start + len(some)), kept(some, self.kind))
 
         for_each(range(0, len(rows), together), work)
 
@@ -215,13 +220,13 @@ def mark_lossless(graph: ir.Graph, stored: Mapping[str, StoredForm]) -> None:
         if tensor is not None and KEY not in tensor.meta:
             tensor.meta[ORDER], tensor.meta[ROWS] = common_order(tensor, stored), rows_in_file(tensor, stored)
             if (rows := stored_rows(tensor)) is not None:
-                tensor.meta[KEY] = K_QUANTS[rows.kind]
+                tensor.meta[KEY] = FORM_OF_KIND[rows.kind]
             else:
                 tensor.meta[KEY] = find_form(in_order(tensor, inputs_first=inputs_first), inputs_first=inputs_first)
 
 
 def rows_in_file(tensor: ir.TensorProtocol, stored: Mapping[str, StoredForm]) -> StoredRows | None:
-    """The bytes of a matrix in a GGUF file; None if it is not made of parameters of one kind of K-quants."""
+    """The bytes of a matrix in a GGUF file; None if it is not made of parameters of one kind."""
     pieces = pieces_of(tensor)
     forms = [stored[each.name] for each in pieces if each.name in stored]
     kinds, reading = {form.name for form in forms}, [form.rows for form in forms if form.rows is not None]
