@@ -17,7 +17,7 @@ from typing import Any
 
 from PIL import Image
 from selenium import webdriver
-from selenium.common.exceptions import WebDriverException
+from selenium.common.exceptions import SessionNotCreatedException, WebDriverException
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
@@ -58,6 +58,14 @@ def programs():
     return shutil.which("chromium"), shutil.which("chromedriver")
 
 
+def started(options, driver_binary):
+    """A driver with its browser; one that ends while it starts, as it may on a busy machine, is started once more."""
+    try:
+        return webdriver.Chrome(options=options, service=webdriver.ChromeService(driver_binary))
+    except SessionNotCreatedException:
+        return webdriver.Chrome(options=options, service=webdriver.ChromeService(driver_binary))
+
+
 @contextlib.contextmanager
 def chromium(width=DESKTOP[0], height=DESKTOP[1], *, dark=False):
     binary, driver_binary = programs()
@@ -67,7 +75,7 @@ def chromium(width=DESKTOP[0], height=DESKTOP[1], *, dark=False):
         for flag in [*FLAGS, f"--user-data-dir={profile}"]:
             options.add_argument(flag)
         options.set_capability("goog:loggingPrefs", {"performance": "ALL", "browser": "ALL"})
-        driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver_binary))
+        driver = started(options, driver_binary)
         try:
             resize(driver, width, height)
             scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
