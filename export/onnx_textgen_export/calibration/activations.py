@@ -3,8 +3,8 @@
 At accuracy level 4 the inputs of a product are rounded in blocks with a common scale. In a few layers the first tokens have inputs
 hundreds of times as large as usual ("massive activations", Sun et al. 2024), which round their neighbours in a block to nothing; a
 single such product can cost ten times as much as all others together. The package as it runs shows which: every product of 4 bits
-also multiplies what rounding takes from its inputs, which gives the error of its outputs. Products of 8 bits keep level 4, because
-ONNX Runtime's kernels without rounding unpack the whole matrix for every token.
+also multiplies what rounding to 127 steps for each block takes from its inputs, which gives the error of its outputs. Products of 8
+bits keep level 4, because ONNX Runtime's kernels without rounding unpack the whole matrix for every token.
 """
 
 from __future__ import annotations
@@ -115,12 +115,13 @@ def rounded_products(graph: ir.Graph) -> list[ir.Node]:
 
 def compare_with_unrounded(graph: ir.Graph, known: Container[str] = ()) -> list[str]:
     """Add outputs that compare products of 4 bits with ones of unrounded inputs, but for known ones; returns their codes' names."""
-    found = {codes_of(node): node for node in rounded_products(graph) if codes_of(node) not in known}
-    for place, node in enumerate(found.values()):
+    products = [node for node in rounded_products(graph) if codes_of(node) not in known]
+    names = [codes_of(node) for node in products]
+    for place, node in enumerate(products):
         for norm, name in zip(with_norms(graph, node), outputs_of(place), strict=True):
             norm.name, norm.type = name, ir.TensorType(ir.DataType.FLOAT)
             graph.outputs.append(norm)
-    return list(found)
+    return names
 
 
 def with_norms(graph: ir.Graph, node: ir.Node) -> tuple[ir.Value, ir.Value]:

@@ -13,7 +13,6 @@ from typing import Any
 import gguf
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from onnx_textgen.errors import first_line
 from onnx_textgen.recipes import k_quants
@@ -153,12 +152,15 @@ def dequantized(data: npt.NDArray[Any], kind: gguf.GGMLQuantizationType) -> npt.
 
 
 def read_k_quants(rows: npt.NDArray[np.uint8], kind: gguf.GGMLQuantizationType, values: npt.NDArray[np.float32]) -> None:
-    """Dequantise rows into `values` by PyTorch, in which arithmetic on bytes and on blocks takes half the time of NumPy's."""
+    """Dequantise rows into `values`, which stay in the cache between the steps."""
     found = k_quants.read(rows, kind.name)
-    numbers = torch.from_numpy(values).view(found.codes.shape)
-    numbers.copy_(torch.from_numpy(found.codes)).sub_(found.middle).mul_(torch.from_numpy(found.steps)[:, :, None])
+    numbers = values.reshape(found.codes.shape)
+    numbers[:] = found.codes
+    if found.middle:
+        numbers -= np.float32(found.middle)
+    numbers *= found.steps[:, :, None]
     if found.minima is not None:
-        numbers.sub_(torch.from_numpy(found.minima)[:, :, None])
+        numbers -= found.minima[:, :, None]
 
 
 def read_others(rows: npt.NDArray[Any], kind: gguf.GGMLQuantizationType, values: npt.NDArray[np.float32]) -> None:

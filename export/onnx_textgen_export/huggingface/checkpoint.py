@@ -187,8 +187,11 @@ def tie(model: PreTrainedModel, plan: Plan) -> None:
         put_parameter(model, [other], model.get_parameter(kept))
 
 
-def with_adapter(model: PreTrainedModel, plan: Plan, adapter: Adapter) -> Callable[[str], Tensor]:
-    """Reads tensors of the module with an adapter merged into them; raises `ExportError` for an adapter of another base."""
+def with_adapter(model: PreTrainedModel, plan: Plan, adapter: Adapter) -> tuple[Callable[[str], Tensor], frozenset[str]]:
+    """What reads tensors of the module with an adapter merged into them, and which it changes.
+
+    Raises `ExportError` for an adapter of another base.
+    """
     changed = {plan.target(parameter)[0]: parameter for parameter in adapter.parts}
     if unknown := next((name for name in changed if name not in plan.shapes), None):
         raise ExportError(f"{adapter.folder} changes {unknown}, which the base does not have; {adapter.right_base()}")
@@ -211,7 +214,7 @@ def with_adapter(model: PreTrainedModel, plan: Plan, adapter: Adapter) -> Callab
         shape = adapter.shape(parameter)
         if shape is not None and shape != plan.shapes[name]:
             resize(model, plan, name, shape, adapter)
-    return read
+    return read, frozenset(changed)
 
 
 def resize(model: PreTrainedModel, plan: Plan, name: str, shape: tuple[int, ...], adapter: Adapter) -> None:
@@ -251,9 +254,11 @@ def stream(
 ) -> StreamedWeights:
     """The weights of a model skeleton, with an adapter merged into them; `stored`: how parameters are quantised in their files."""
     tie(model, plan)
-    read = plan.read if adapter is None else with_adapter(model, plan, adapter)
+    read, changed = (plan.read, frozenset[str]()) if adapter is None else with_adapter(model, plan, adapter)
     fill_small(model, plan, read)
-    forms = {name: form if adapter is None and plan.reads_alone(name) else form.without_rows() for name, form in stored().items()}
+    forms = {
+        name: form if plan.reads_alone(name) and name not in changed else form.without_rows() for name, form in stored().items()
+    }
     return StreamedWeights(model, read, forms | {other: forms[kept] for other, kept in plan.aliases.items() if kept in forms})
 
 

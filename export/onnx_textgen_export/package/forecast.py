@@ -107,7 +107,7 @@ class CostModel:
     )
     """Reading, quantising and writing a billion parameters, and running single tokens of the proof."""
     stored_seconds_per_billion: float = 35.0
-    """The same for matrices that keep their numbers."""
+    """The same for matrices of a GGUF file that are kept."""
     seconds_per_token_of_a_billion: float = 0.03
     """Reading a token, by PyTorch or the package, with a billion parameters."""
     search_seconds_per_billion: dict[str, float] = dataclasses.field(default_factory=lambda: {"int8": 155.0, "int4": 200.0})
@@ -277,8 +277,8 @@ def estimate_export(
     weights = file_bytes(weight_bytes(each, precision, options, target) for each in parameters)
     billions = sum(each.elements for each in parameters) / 1e9
     searched = costs.search_seconds_per_billion[precision] if options is not None and options.method == "calibrated" else 0.0
-    keeps = options is not None and options.keeps_stored
-    written = costs.stored_seconds_per_billion if keeps else costs.seconds_per_billion[precision]
+    kept = sum(each.elements for each in parameters if is_kept(each, options)) / max(sum(each.elements for each in parameters), 1)
+    written = kept * costs.stored_seconds_per_billion + (1 - kept) * costs.seconds_per_billion[precision]
     per_billion = written + tokens * costs.seconds_per_token_of_a_billion + searched
     needed = memory_needed(parameters, layers, options, weights=weights, calibrated_numbers=calibrated_numbers, costs=costs)
     usual = costs.start_seconds + layers * costs.seconds_per_layer + billions * per_billion

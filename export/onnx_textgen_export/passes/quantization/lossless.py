@@ -17,7 +17,7 @@ import onnx_ir as ir
 
 from onnx_textgen.package.manifest import Target
 from onnx_textgen.recipes.sources import Bytes
-from onnx_textgen.recipes.steps import kept
+from onnx_textgen.recipes.steps import kept, steps_of
 
 from ...sources.stored_form import StoredForm
 from ...threads import for_each
@@ -197,6 +197,12 @@ class StoredRows:
             self.put(layout, arrays, first, rows)
             first += len(rows)
 
+    def numbers(self, most: int) -> Array:
+        """The numbers of the first rows."""
+        read, outputs = self.pieces[0]
+        rows = read()[:most] if outputs is None else read()[outputs[:most]]
+        return steps_of(self.kind)["float32"](rows, self.kind)
+
     def put(self, layout: Packed, arrays: Arrays, first: int, rows: Bytes) -> None:
         """Write the blocks of some rows, of which the first is that of the output `first`."""
         together = max(BYTES_AT_A_TIME // rows.shape[1], 1)
@@ -218,16 +224,24 @@ def mark_lossless(graph: ir.Graph, stored: Mapping[str, StoredForm]) -> None:
     for weight, inputs_first in weights:
         tensor = weight.const_value
         if tensor is not None and KEY not in tensor.meta:
-            tensor.meta[ORDER], tensor.meta[ROWS] = common_order(tensor, stored), rows_in_file(tensor, stored)
-            if (rows := stored_rows(tensor)) is not None:
-                tensor.meta[KEY] = FORM_OF_KIND[rows.kind]
-            else:
-                tensor.meta[KEY] = find_form(in_order(tensor, inputs_first=inputs_first), inputs_first=inputs_first)
+            tensor.meta[ORDER], rows = common_order(tensor, stored), rows_in_file(tensor, stored, inputs_first=inputs_first)
+            form = None if rows is None else FORM_OF_KIND[rows.kind]
+            if rows is not None and form is not None and is_narrower(find_form(rows.numbers(FIRST), inputs_first=False), form):
+                rows = form = None  # such as a ternary model, whose file has 8 bits
+            tensor.meta[ROWS] = rows
+            tensor.meta[KEY] = form or find_form(in_order(tensor, inputs_first=inputs_first), inputs_first=inputs_first)
 
 
-def rows_in_file(tensor: ir.TensorProtocol, stored: Mapping[str, StoredForm]) -> StoredRows | None:
-    """The bytes of a matrix in a GGUF file; None if it is not made of parameters of one kind."""
-    pieces = pieces_of(tensor)
+def is_narrower(found: Form | None, form: Form) -> bool:
+    """Return whether a form was found that has fewer bits than another."""
+    return found is not None and found.bits < form.bits
+
+
+def rows_in_file(tensor: ir.TensorProtocol, stored: Mapping[str, StoredForm], *, inputs_first: bool) -> StoredRows | None:
+    """The bytes of a matrix in a GGUF file; None if its outputs are not rows of parameters of one kind."""
+    pieces, parameters = pieces_of(tensor), parameters_of(tensor)
+    if not parameters or any(each.transposed != inputs_first for each in parameters):
+        return None
     forms = [stored[each.name] for each in pieces if each.name in stored]
     kinds, reading = {form.name for form in forms}, [form.rows for form in forms if form.rows is not None]
     if not pieces or len(kinds) != 1 or len(reading) < len(pieces):

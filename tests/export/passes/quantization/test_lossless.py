@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -197,6 +198,19 @@ def test_forms_that_take_more_than_rounding_are_for_a_source_that_is_kept_as_sto
     for precision in ("int8", "int4"):
         made = export(tmp_path / "model.gguf", tmp_path / precision, precision=precision)
         assert "as_stored" not in made.manifest.quantization
+
+
+@pytest.mark.parametrize("precision", ["as-stored", "int4"])
+def test_ternary_matrices_of_a_file_with_8_bits_take_2(tmp_path: Path, precision: Any) -> None:
+    model = tiny_model("llama", hidden_size=256, intermediate_size=256, tie_word_embeddings=False)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "_proj" in name:
+                parameter.copy_(torch.randint(-1, 2, parameter.shape) * (0.01 + 0.02 * torch.rand(len(parameter), 1)))
+    write_gguf(tmp_path / "model.gguf", model, "llama", kind="Q8_0")
+    made = export(tmp_path / "model.gguf", tmp_path / "out", precision=precision)
+    assert made.manifest.quantization["ternary"] > 0
+    assert max(each["logits_error"] for each in made.manifest.certificate["same_weights"]) < 1e-4
 
 
 def test_a_matrix_whose_width_has_no_whole_blocks_has_no_form() -> None:
