@@ -32,8 +32,6 @@ COSTLY = 0.5
 error of 0.4 at the first token of SmolLM2 changes no prediction, 0.9 at a later token of Qwen2.5-Coder-0.5B does."""
 WORTH_FLOAT32 = 0.95
 """Products compute in float32 if the loss falls below this share, because they take two to three times as long."""
-
-
 MOST_ROWS = 32
 """Rows of a product whose errors are computed: those whose inputs lose most."""
 OUTPUTS = {"TopK": 2, "Split": 2}

@@ -152,15 +152,9 @@ def dequantized(data: npt.NDArray[Any], kind: gguf.GGMLQuantizationType) -> npt.
 
 
 def read_k_quants(rows: npt.NDArray[np.uint8], kind: gguf.GGMLQuantizationType, values: npt.NDArray[np.float32]) -> None:
-    """Dequantise rows into `values`, which stay in the cache between the steps."""
+    """Dequantise rows into `values`."""
     found = k_quants.read(rows, kind.name)
-    numbers = values.reshape(found.codes.shape)
-    numbers[:] = found.codes
-    if found.middle:
-        numbers -= np.float32(found.middle)
-    numbers *= found.steps[:, :, None]
-    if found.minima is not None:
-        numbers -= found.minima[:, :, None]
+    found.numbers_of(found.codes, out=values.reshape(found.codes.shape))
 
 
 def read_others(rows: npt.NDArray[Any], kind: gguf.GGMLQuantizationType, values: npt.NDArray[np.float32]) -> None:

@@ -18,8 +18,10 @@ import torch
 from torch import nn
 
 from onnx_textgen.package.manifest import Precision, Target
+from onnx_textgen.recipes.sources import BLOCK, BLOCKS, SUPER_BLOCK, SUPER_BLOCKS
 
 from ..errors import ExportError
+from ..passes.quantization.lossless import FORM_OF_KIND
 from ..passes.quantization.options import SMALLEST_TABLE, Quantization
 
 Kind = Literal["matrix", "table", "shared", "head", "experts", "other"]
@@ -28,16 +30,11 @@ stacked matrices of a mixture of experts; anything else."""
 NARROWEST_EXPERT = 16
 """Three-dimensional parameters with a smaller side are convolutions."""
 BITS_OF_KEPT: Mapping[str, tuple[float, float]] = {
-    "Q4_0": (4.5, 4.5),
-    "Q4_1": (5, 5),
-    "Q5_0": (5.5, 8.5),
-    "Q5_1": (6, 9),
-    "Q8_0": (8.5, 8.5),
-    "Q2_K": (2.625, 8),
-    "Q3_K": (3.4375, 6),
-    "Q4_K": (4.5, 6),
-    "Q5_K": (5.5, 10),
-    "Q6_K": (6.5625, 10),
+    kind: (
+        8 * (BLOCKS[kind] / BLOCK if kind in BLOCKS else SUPER_BLOCKS[kind] / SUPER_BLOCK),
+        form.bytes_of(SUPER_BLOCK) * 8 / SUPER_BLOCK,
+    )
+    for kind, form in FORM_OF_KIND.items()
 }
 """Bits per weight, scales included, of kinds of GGUF: in the file, and in a package that is kept as stored."""
 LARGER = 1.15

@@ -19,7 +19,7 @@ from ..sources.source import Source
 from ..weights.streamed import Weights
 from .measures import REMEDIES
 from .same_weights import opened_for_proof
-from .scenarios import WHOLE_LENGTH, affordable
+from .scenarios import WHOLE_LENGTH, text_length
 
 PIECE = 7
 
@@ -31,7 +31,7 @@ def prove_hidden_states(
 
     For a quantised package, both sides use the same rounded weights. Raises `ExportError` beyond the limit for logits.
     """
-    text = ids[: affordable(WHOLE_LENGTH, source)]
+    text = ids[: text_length(WHOLE_LENGTH, source)]
     opened = opened_for_proof(source, graph, precision=precision, roundings=roundings)
     with as_export_error(), opened as (session, changes, tolerance):
         decoder = Decoder(session, source.geometry, output=HIDDEN_STATES)

@@ -20,7 +20,7 @@ from ..errors import ExportError, as_export_error
 from ..sources.source import Source
 from .measures import TOLERANCES
 from .same_weights import in_float32
-from .scenarios import WHOLE_LENGTH, affordable, decoders_of, open_encoder, source_ids_for
+from .scenarios import WHOLE_LENGTH, decoders_of, open_encoder, source_ids_for, text_length
 
 UNPACK = "session.disable_quant_qdq"
 """Session option with which ONNX Runtime unpacks constants when it opens a graph."""
@@ -37,7 +37,7 @@ def prove_other_graphs(source: Source, graphs: list[Path], own: Path, ids: list[
 
     arithmetic: of the package's activations, whose limits apply.
     """
-    text = ids[: affordable(WHOLE_LENGTH, source)]
+    text = ids[: text_length(WHOLE_LENGTH, source)]
     with as_export_error():
         expected = logits_of(source, open_session(own, device="cpu"), text, encoder=open_encoder(source, own))
         if source.encoder is not None:

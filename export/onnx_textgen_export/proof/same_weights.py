@@ -37,7 +37,6 @@ from .scenarios import (
     Fed,
     NewDecoder,
     ScenarioRun,
-    affordable,
     corrected,
     counted,
     decoders_of,
@@ -48,6 +47,7 @@ from .scenarios import (
     is_large,
     open_encoder,
     source_ids_for,
+    text_length,
 )
 
 SLOW_PIECE, SLOW_STEPS = 8, 2
@@ -108,7 +108,7 @@ def feed_exactly(source: Source, decoder: NewDecoder, ids: list[int]) -> Iterato
 
     The rows of a batch are fed a beginning, and then single tokens over that, so a large model is fed nothing else.
     """
-    text, read = ids[: affordable(WHOLE_LENGTH, source)], source_ids_for(source, ids)
+    text, read = ids[: text_length(WHOLE_LENGTH, source)], source_ids_for(source, ids)
     if not is_large(source):
         yield ScenarioRun("whole prompt", [Fed(text, feed_whole(decoder(read), text), read)])
         yield ScenarioRun("several tokens over a past", [Fed(text, feed_in_pieces(decoder(read), text, first=SLOW_PIECE), read)])

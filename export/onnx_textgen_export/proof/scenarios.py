@@ -50,8 +50,8 @@ def is_large(source: Source) -> bool:
     return sum(each.numel() for each in source.module.parameters()) > LARGE
 
 
-def affordable(tokens: int, source: Source) -> int:
-    """How many of some tokens a text of a source has."""
+def text_length(tokens: int, source: Source) -> int:
+    """Tokens of a text: half as many for a large model, and never beyond the context."""
     return min(tokens // 2 if is_large(source) else tokens, source.geometry.context_length)
 
 
@@ -164,7 +164,7 @@ def source_ids_for(source: Source, ids: list[int], most: int = WHOLE_LENGTH) -> 
 
 def run_scenarios(source: Source, decoder: NewDecoder, ids: list[int]) -> Iterator[ScenarioRun]:
     """Feed the package in every way; ids: real tokens, enough for the longest scenario."""
-    text = ids[: affordable(WHOLE_LENGTH, source)]
+    text = ids[: text_length(WHOLE_LENGTH, source)]
     feeds: tuple[tuple[str, Callable[[Decoder, list[int]], Logits]], ...] = (
         ("whole prompt", feed_whole),
         ("token by token", feed_one_by_one),
@@ -213,7 +213,7 @@ def long_length(source: Source) -> int:
     crossed = [*(border.length for border in source.borders), *(Window(size).capacity for size in source.windows)]
     needed = [length + LAST_STEPS + 16 for length in crossed]
     crossing = [length for length in needed if length <= LONGEST_LENGTH]
-    return min(max([affordable(LONG_LENGTH, source), *crossing]), source.geometry.context_length)
+    return min(max([text_length(LONG_LENGTH, source), *crossing]), source.geometry.context_length)
 
 
 def golden_runs(new_decoder: NewDecoder, source: Source, ids: list[int]) -> tuple[GoldenRun, ...]:
@@ -229,8 +229,9 @@ def greedy(
 ) -> GoldenRun:
     """A greedy continuation by the package; `read`: the source of an encoder-decoder, `new`: its beginning, where that is known."""
     decoder, made = new_decoder(read), list(new)
+    most = min(text_length(GOLDEN_TOKENS, source), source.geometry.context_length - len(prompt) - 1)
     logits = prefill(decoder, [*prompt, *made])
-    while len(made) < min(affordable(GOLDEN_TOKENS, source), source.geometry.context_length - len(prompt) - 1):
+    while len(made) < most:
         made.append(int(logits.argmax()))
         logits = decoder.feed([made[-1]])[-1]
     return GoldenRun(tuple(prompt), tuple(made), source_ids=tuple(read))

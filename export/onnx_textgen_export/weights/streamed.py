@@ -31,7 +31,9 @@ Change = Callable[[Tensor], None]
 
 
 Forward = Callable[..., object]
-STAND_INS: contextvars.ContextVar[dict[object, nn.Parameter] | None] = contextvars.ContextVar("stand_ins", default=None)
+StandIns = dict[tuple[int, torch.Size], nn.Parameter]
+"""By the place of a parameter among those of its block, and by its shape."""
+STAND_INS: contextvars.ContextVar[StandIns | None] = contextvars.ContextVar("stand_ins", default=None)
 SPREAD = 0.02
 """Standard deviation of stand-ins, which is that of most models before training."""
 
@@ -46,7 +48,7 @@ def stand_ins() -> Iterator[None]:
         STAND_INS.reset(token)
 
 
-def stand_in(known: dict[object, nn.Parameter], place: int, shape: torch.Size) -> nn.Parameter:
+def stand_in(known: StandIns, place: int, shape: torch.Size) -> nn.Parameter:
     """The stand-in for a block's parameter, by its place among them."""
     if (place, shape) not in known:
         numbers = torch.randn(shape, generator=torch.Generator().manual_seed(len(known)))
@@ -159,7 +161,7 @@ class Loan:
             yield
 
     @contextlib.contextmanager
-    def lent(self, names: list[list[str]], known: dict[object, nn.Parameter] | None = None) -> Iterator[None]:
+    def lent(self, names: list[list[str]], known: StandIns | None = None) -> Iterator[None]:
         """Replace parameters, each given by all of its names, by materialized ones, or by stand-ins that are or become `known`."""
         before = [(each, self.module.get_parameter(each[0])) for each in names]
         try:

@@ -38,10 +38,15 @@ class Blocks:
     minima: Floats | None
     """What is subtracted; None: nothing."""
 
-    def numbers_of(self, codes: npt.NDArray[np.generic]) -> Floats:
-        """The weights of some codes [rows, blocks, any number]."""
-        product: Floats = self.steps[:, :, None] * (codes.astype(np.float32) - np.float32(self.middle))
-        return product if self.minima is None else product - self.minima[:, :, None]
+    def numbers_of(self, codes: npt.NDArray[np.generic], out: Floats | None = None) -> Floats:
+        """The weights of some codes [rows, blocks, any number], in `out` if it is given."""
+        numbers = np.empty(codes.shape, np.float32) if out is None else out
+        numbers[:] = codes
+        numbers -= np.float32(self.middle)
+        numbers *= self.steps[:, :, None]
+        if self.minima is not None:
+            numbers -= self.minima[:, :, None]
+        return numbers
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
