@@ -20,6 +20,7 @@ PACKAGES = {
 }
 """Whose versions a reader must know, by environment."""
 
+TIMED = ["decode 128", "prefill 512"]
 Record = dict[str, Any]
 Key = tuple[str, str]
 """Whose and which form."""
@@ -64,36 +65,48 @@ def cost_cell(record: Record) -> str:
     return f"{record['made_seconds']:.0f} s, {record['made_bytes'] / 1e9:.1f} GB" if "made_seconds" in record else ""
 
 
-def quality_table(outcomes: list[Record], rounds: list[Record]) -> str:
-    """One line for each form, the smallest first; below them those that have none, and why."""
-    found = speeds(rounds)
-    columns = ["decode 128", "prefill 512"] if found else []
-    rows = []
-    for record in sorted((each for each in outcomes if "kl" in each), key=lambda each: each["bytes"]):
-        cells = [" ".join(key_of(record)), size_cell(record), divergence_cell(record["kl"]), divergence_cell(record["kl_99"])]
-        cells += [f"{record['same_top']:.2%}", f"{record['perplexity']:+.2%}", cost_cell(record)]
-        figures = found.get(key_of(record), {})
-        rows.append(cells + [f"{middle(figures[name].values()):,.0f}" if name in figures else "" for name in columns])
-    refused = [each for each in outcomes if "reason" in each]
-    rows += [[" ".join(key_of(each)), "refused", *[""] * (5 + len(columns))] for each in refused]
-    header = ["form", "MB", "KL, nats/token", "its 99th percentile", "same top-1", "perplexity", "made in"]
-    reasons = "\n".join(f"- {' '.join(key_of(each))} was refused: {each['reason']}" for each in refused)
-    units = [f"{name}, tokens/s" for name in columns]
-    return table([*header, *units], rows) + (f"\n\n{reasons}" if reasons else "")
+def quality_table(found: dict[str, tuple[list[Record], list[Record]]]) -> str:
+    """One line for each form of each model, the smallest first; below them those that have none, and why.
+
+    `found` has the outcomes and the rounds by model. Where there is more than one kind of text, each has its column.
+    """
+    records = [each for outcomes, _ in found.values() for each in outcomes if "kl" in each]
+    kinds = list(dict.fromkeys(kind for each in records for kind in each["kinds"]))
+    timed = TIMED if any(rounds for _, rounds in found.values()) else []
+    rows, reasons = [], []
+    for model, (outcomes, rounds) in found.items():
+        name, speed = ([model] if len(found) > 1 else []), speeds(rounds)
+        for record in sorted((each for each in outcomes if "kl" in each), key=lambda each: each["bytes"]):
+            figures = speed.get(key_of(record), {})
+            times = [f"{middle(figures[each].values()):,.0f}" if each in figures else "" for each in timed]
+            rows.append([*name, *cells(record, kinds), *times])
+        reasons += [f"- {' '.join([*name, *key_of(each)])} was refused: {each['reason']}" for each in outcomes if "reason" in each]
+    header = ["model"] if len(found) > 1 else []
+    header += ["form", "MB", *(f"KL, {kind}" for kind in kinds if len(kinds) > 1), "KL, nats/token"]
+    header += ["its 99th percentile", "same top-1", "perplexity", "made in", *(f"{each}, tokens/s" for each in timed)]
+    return "\n\n".join(filter(None, (table(header, rows), "\n".join(reasons))))
+
+
+def cells(record: Record, kinds: list[str]) -> list[str]:
+    """What a line says of a form, its speeds left out."""
+    each_kind = [divergence_cell(record["kinds"][kind]) for kind in kinds if len(kinds) > 1]
+    losses = [*each_kind, divergence_cell(record["kl"]), divergence_cell(record["kl_99"])]
+    shares = [f"{record['same_top']:.2%}", f"{record['perplexity']:+.2%}"]
+    return [" ".join(key_of(record)), size_cell(record), *losses, *shares, cost_cell(record)]
 
 
 def conditions(command: str, about: Record, machine: str, engines: str) -> str:
     """What a reader must know to repeat the figures."""
     return (
-        f"Measured with `{command}` on {machine}, {about['threads']} threads; {engines}. The text: {Path(about['text']).name}, its "
-        f"first {about['tokens']:,} tokens in windows of {about['window']}, each fed alone from an empty context. Converters that "
+        f"Measured with `{command}` on {machine}, {about['threads']} threads; {engines}. Of each text the first "
+        f"{about['tokens']:,} tokens in windows of {about['window']}, each fed alone from an empty context. Converters that "
         f"read data got {Path(about['calibration']).name}."
     )
 
 
-def write_page(page: Path, model: str, text: str) -> None:
-    """Put a text between the marks of a model on a page; raises `ValueError` where there are none."""
-    mark = BEGIN.format(model)
+def write_page(page: Path, models: str, text: str) -> None:
+    """Put a text between the marks of some models on a page; raises `ValueError` where there are none."""
+    mark = BEGIN.format(models)
     before, begin, rest = page.read_text(encoding="utf-8").partition(mark)
     _, end, after = rest.partition(END)
     if not begin or not end:

@@ -1,12 +1,14 @@
 """Writes a quantised package, measures it on real text, and spends more bits until the rounding meets its budget.
 
-Further attempts do not trace or calibrate again. If the budget cannot be met, the export ends with the widest form instead of
-failing: the certificate holds the measurement, and the report a warning.
+Further attempts do not trace or calibrate again, and those of an interrupted export are not made again. If the budget cannot be
+met, the export ends with the widest form instead of failing: the certificate holds the measurement, and the report a warning.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -80,6 +82,18 @@ class Attempt:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Tried:
+    """What the search for the next attempt knows of an earlier one."""
+
+    attempt: Attempt
+    size_bytes: int
+    loss: float
+    """Mean divergence on the kind of text where it is largest."""
+    keeps_all: bool = False
+    """Every matrix keeps its numbers, so that no option would change it."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Measured:
     """A package that was written and measured."""
 
@@ -145,7 +159,7 @@ class Traced:
 def round_within_budget(traced: Traced, *, options: Quantization, budget: Budget, write: Write, report: Report) -> Measured:
     """Write the package of a decoder, rounded within `budget`; reports what was chosen and what it costs."""
     limit = limit_of(options, budget)
-    tried = list[Measured]()
+    tried, made, records = list[Tried](), None, Records(traced.work)
     reading = begin("read texts with PyTorch", report)
     texts = measured_texts(traced.source, traced.assets)
     searches = bool(rounded_parameters(traced.model.graph, options))
@@ -173,15 +187,43 @@ def round_within_budget(traced: Traced, *, options: Quantization, budget: Budget
         return dataclasses.replace(made, accepted=meter.measure(traced.graph, "acceptance", measuring))
 
     while (attempt := next_attempt(tried, options, calibrated, budget, limit)) is not None:
-        tried.append(make(attempt))
-        if tried[-1].roundings.keeps_all:
-            break  # no option would change it
-    best = best_of(tried, limit, budget)
-    if best is not tried[-1]:
-        best = make(best.attempt)
+        known = records.of(attempt)
+        if known is None:
+            made = make(attempt)
+            known = Tried(attempt, made.size_bytes, made.loss, made.roundings.keeps_all)
+            records.add(known)
+        tried.append(known)
+        if known.keeps_all:
+            break
+    chosen = best_of(tried, limit, budget)
+    best = made if made is not None and made.attempt == chosen.attempt else make(chosen.attempt)
     best = best if best.accepted is not None else accept(best)
     report(verdict(best, tried, limit, budget))
     return best
+
+
+class Records:
+    """Attempts of an interrupted export, in a file for each."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def file_of(self, attempt: Attempt) -> Path:
+        """An attempt's file."""
+        mix = sorted(attempt.mix.items(), key=lambda each: each[0])  # resumed, matrices come in another order
+        return self.folder / f"attempt_{hashlib.sha256(repr((attempt.options, mix)).encode()).hexdigest()}.json"
+
+    def of(self, attempt: Attempt) -> Tried | None:
+        """What an attempt gave; None if it has not been made."""
+        file = self.file_of(attempt)
+        return Tried(attempt, **json.loads(file.read_text(encoding="utf-8"))) if file.exists() else None
+
+    def add(self, tried: Tried) -> None:
+        """Keep what an attempt gave."""
+        file = self.file_of(tried.attempt)
+        found = {"size_bytes": tried.size_bytes, "loss": tried.loss, "keeps_all": tried.keeps_all}
+        file.with_suffix(".partial").write_text(json.dumps(found), encoding="utf-8")
+        file.with_suffix(".partial").rename(file)
 
 
 def limit_of(options: Quantization, budget: Budget) -> float:
@@ -189,7 +231,7 @@ def limit_of(options: Quantization, budget: Budget) -> float:
     return budget.max_kl if budget.max_kl is not None else BUDGETS[f"int{options.bits}"]
 
 
-def best_of(tried: Sequence[Measured], limit: float, budget: Budget) -> Measured:
+def best_of(tried: Sequence[Tried], limit: float, budget: Budget) -> Tried:
     """The best package of the target size, or the smallest one within the budget; the closest one if none is."""
     if budget.target_bytes is not None:
         fitting = [each for each in tried if each.size_bytes <= budget.target_bytes]
@@ -218,7 +260,7 @@ def calibration(traced: Traced, *, options: Quantization, budget: Budget, report
 
 
 def next_attempt(
-    tried: Sequence[Measured], options: Quantization, calibrated: Calibrated | None, budget: Budget, limit: float
+    tried: Sequence[Tried], options: Quantization, calibrated: Calibrated | None, budget: Budget, limit: float
 ) -> Attempt | None:
     """The next attempt; None if the last one is final."""
     is_fixed = budget.strict_bits or options.head_bits is not None or options.sensitive_bits is not None
@@ -255,7 +297,7 @@ def smallest_mix(options: Quantization, calibrated: Calibrated) -> Mix:
     return mix
 
 
-def within_size(tried: Sequence[Measured], options: Quantization, calibrated: Calibrated, most: int | None) -> Attempt:
+def within_size(tried: Sequence[Tried], options: Quantization, calibrated: Calibrated, most: int | None) -> Attempt:
     """First the smallest package, to measure the rest of its folder; then the best one within the size."""
     smallest = smallest_mix(options, calibrated)
     if most is None or not tried:
@@ -264,7 +306,7 @@ def within_size(tried: Sequence[Measured], options: Quantization, calibrated: Ca
     return Attempt(options, cheapest_mix(calibrated.choices, most_bytes=most - rest))
 
 
-def towards_budget(tried: Sequence[Measured], options: Quantization, calibrated: Calibrated, limit: float) -> Attempt | None:
+def towards_budget(tried: Sequence[Tried], options: Quantization, calibrated: Calibrated, limit: float) -> Attempt | None:
     """The mix expected to meet the budget, by the expected and measured losses of earlier ones."""
     if tried and WORTH_USING * limit <= tried[-1].loss <= limit:
         return None
@@ -275,7 +317,7 @@ def towards_budget(tried: Sequence[Measured], options: Quantization, calibrated:
     return None if any(each.attempt.mix == mix for each in tried) else Attempt(options, mix)
 
 
-def expected_loss(tried: Sequence[Measured], limit: float) -> float:
+def expected_loss(tried: Sequence[Tried], limit: float) -> float:
     """The sum of expected losses at which a mix should be measured just under the budget."""
     goal = (1 + WORTH_USING) / 2 * limit
     activations = min(OF_ACTIVATIONS, goal / 2)
@@ -306,7 +348,7 @@ def forms_of(measured: Measured) -> str:
     return describe(measured.attempt)
 
 
-def verdict(best: Measured, tried: Sequence[Measured], limit: float, budget: Budget) -> str:
+def verdict(best: Measured, tried: Sequence[Tried], limit: float, budget: Budget) -> str:
     """Say what was chosen, what it costs, and whether it meets the budget."""
     quality = best.quality
     everything, (worst, most) = quality.pop("all"), max(quality.items(), key=lambda each: each[1].kl_mean)

@@ -19,6 +19,7 @@ from ..errors import ExportError, innermost
 from ..package.forecast import (
     BITS_OF_KEPT,
     Forecast,
+    Stage,
     Stored,
     estimate_export,
     larger_than_source,
@@ -134,20 +135,20 @@ def forecast_of(source: Source, weights: Weights, options: ExportOptions, quanti
     )
 
 
-def tokens_read(source: Source, quantization: Quantization | None) -> float:
-    """How many tokens PyTorch and the package read, all in all; a backward pass counts as two and a half forward passes."""
-    proof = 2 * long_length(source)
+def tokens_read(source: Source, quantization: Quantization | None) -> dict[Stage, float]:
+    """How many tokens PyTorch and the package read in each stage; a backward pass counts as two and a half forward passes."""
+    found: dict[Stage, float] = {"compare": 2 * long_length(source)}
     if quantization is None:
-        return proof
+        return found
     measured = measured_tokens(source)
     if quantization.keeps_stored:
-        return proof + measured  # by half of the texts, read twice
+        return found | {"read": measured / 2, "round": measured / 2}
     attempts = 3 if quantization.bits == 4 else 2
-    once = proof + measured + measured / 2 * (attempts + 1)
-    if quantization.method != "calibrated":
-        return once
-    backward = 2.5 if quantization.bits == 4 else 0
-    return once + (1 + backward) * most_tokens(source, forward_only=quantization.bits == 8)
+    found |= {"read": measured, "round": measured / 2 * (attempts + 1)}
+    if quantization.method == "calibrated":
+        backward = 2.5 if quantization.bits == 4 else 0
+        found["calibrate"] = (1 + backward) * most_tokens(source, forward_only=quantization.bits == 8)
+    return found
 
 
 def estimate_line(source: Source, weights: Weights, assets: TextAssets, quantization: Quantization, options: ExportOptions) -> str:

@@ -29,6 +29,7 @@ from .graphs import PackageWriter, optimized_graph
 from .options import ExportKeywords, ExportOptions
 from .proofs import prove_package
 from .record import make_manifest
+from .time_left import TimeLeft
 from .unfinished import held_bytes, key_of, work_folder
 
 
@@ -96,6 +97,7 @@ def export_source(
     more = forecast_lines(source, weights, expected, options, quantization)
     for line in (*length_lines(source), *text_lines(assets), *retrieval_lines(assets), *more):
         report(line)
+    report = TimeLeft(report, expected.stages)
     if quantization is not None and quantization.bits == 4:
         report("estimate")
         report(estimate_line(source, weights, assets, quantization, options))

@@ -1,7 +1,7 @@
 """Keeps the work of an interrupted export next to its target, for the next export of the same source with the same options.
 
-What is kept: PyTorch's predictions of the measured texts, and the codes of matrices that were calibrated. An export that ends, well
-or with an error, keeps nothing.
+What is kept: PyTorch's predictions of the measured texts, the codes of matrices that were calibrated, and what attempts at rounding
+gave. An export that ends, well or with an error, keeps nothing.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def work_folder(target: Path, key: str | None, report: Report) -> Iterator[Path]
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
     else:
-        report("resume: with the texts and codes that an interrupted export of the same source left")
+        report("resume: with what an interrupted export of the same source left")
     is_kept = False
     try:
         (folder / KEY).write_text(key or "", encoding="utf-8")

@@ -27,6 +27,8 @@ from ..passes.quantization.options import SMALLEST_TABLE, Quantization
 Kind = Literal["matrix", "table", "shared", "head", "experts", "other"]
 """What a parameter is: a matrix of a product; a table whose rows are gathered; both (a tied embedding); the output layer; the
 stacked matrices of a mixture of experts; anything else."""
+Stage = Literal["estimate", "trace", "read", "calibrate", "round", "compare"]
+"""What takes time: the estimate of 4 bits; the graph; texts by PyTorch; the search for codes; writing and measuring; the proof."""
 NARROWEST_EXPERT = 16
 """Three-dimensional parameters with a smaller side are convolutions."""
 BITS_OF_KEPT: Mapping[str, tuple[float, float]] = {
@@ -105,6 +107,10 @@ class CostModel:
     """Reading, quantising and writing a billion parameters, and running single tokens of the proof."""
     stored_seconds_per_billion: float = 35.0
     """The same for matrices of a GGUF file that are kept."""
+    shares_of_written: dict[Stage, float] = dataclasses.field(
+        default_factory=lambda: {"estimate": 0.1, "round": 0.5, "compare": 0.4}
+    )
+    """Of these seconds, by the stage that takes them."""
     seconds_per_token_of_a_billion: float = 0.03
     """Reading a token, by PyTorch or the package, with a billion parameters."""
     search_seconds_per_billion: dict[str, float] = dataclasses.field(default_factory=lambda: {"int8": 155.0, "int4": 200.0})
@@ -130,9 +136,15 @@ class Forecast:
 
     package_bytes: int
     memory_bytes: int
-    seconds: float
+    stages: Mapping[Stage, float]
+    """Seconds of each."""
     scratch_bytes: int = 0
     """Disk that is needed besides until the export ends: the codes of calibrated matrices, in every form they may be stored in."""
+
+    @property
+    def seconds(self) -> float:
+        """Of all stages."""
+        return sum(self.stages.values())
 
     def describe(self, *, is_limit: bool = False) -> str:
         """One line for the user; is_limit: matrices may keep forms that take fewer bytes, which shows only when they are read."""
@@ -260,7 +272,7 @@ def estimate_export(
     target: Target = "ort",
     resident_bytes: int = 0,
     calibrated_numbers: int = 0,
-    tokens: float = 0,
+    tokens: Mapping[Stage, float] | None = None,
     speed: float = USUAL_SPEED,
     costs: CostModel | None = None,
 ) -> Forecast:
@@ -268,7 +280,7 @@ def estimate_export(
 
     options: of int8 and int4. resident_bytes: float32 parameters that stay in memory, in the module, while the package is compared.
     calibrated_numbers: the tokens of a backward pass, times the hidden size; 0: no backward pass. tokens: what PyTorch and the
-    package read, in forward passes. speed: of products on this machine.
+    package read in each stage, in forward passes. speed: of products on this machine.
     """
     costs = costs or CostModel()
     weights = file_bytes(weight_bytes(each, precision, options, target) for each in parameters)
@@ -276,13 +288,20 @@ def estimate_export(
     searched = costs.search_seconds_per_billion[precision] if options is not None and options.method == "calibrated" else 0.0
     kept = sum(each.elements for each in parameters if is_kept(each, options)) / max(sum(each.elements for each in parameters), 1)
     written = kept * costs.stored_seconds_per_billion + (1 - kept) * costs.seconds_per_billion[precision]
-    per_billion = written + tokens * costs.seconds_per_token_of_a_billion + searched
     needed = memory_needed(parameters, layers, options, weights=weights, calibrated_numbers=calibrated_numbers, costs=costs)
-    usual = costs.start_seconds + layers * costs.seconds_per_layer + billions * per_billion
+    seconds: dict[Stage, float] = {
+        "trace": costs.start_seconds + layers * costs.seconds_per_layer,
+        "calibrate": billions * searched,
+    }
+    for stage, share in costs.shares_of_written.items():
+        seconds[stage] = billions * written * share
+    for stage, count in (tokens or {}).items():
+        seconds[stage] = seconds.get(stage, 0) + billions * count * costs.seconds_per_token_of_a_billion
+    slower = 1 - costs.share_of_products + costs.share_of_products * USUAL_SPEED / speed
     return Forecast(
         package_bytes=weights + GRAPH_BYTES + layers * GRAPH_BYTES_PER_LAYER,
         memory_bytes=resident_bytes + needed,
-        seconds=usual * (1 - costs.share_of_products + costs.share_of_products * USUAL_SPEED / speed),
+        stages={stage: slower * each for stage, each in seconds.items()},
         scratch_bytes=scratch_needed(parameters, options),
     )
 

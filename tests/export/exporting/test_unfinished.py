@@ -63,6 +63,23 @@ def test_a_resumed_export_finds_no_code_twice_and_makes_the_same_package(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["source", "target", "whole"]
 
 
+@pytest.mark.slow
+def test_attempts_of_an_interrupted_export_are_not_made_again(tmp_path: Path) -> None:
+    source, whole, said = write_model(tmp_path / "source"), list[str](), list[str]()
+    wanted = export(source, tmp_path / "whole", precision="int4", report=whole.append).folder
+    attempts = [line for line in whole if line.startswith("write ")]
+    assert len(attempts) > 2
+    with pytest.raises(KeyboardInterrupt):
+        export(source, tmp_path / "target", precision="int4", report=stopping_at("compare with", said))
+    resumed = list[str]()
+    found = export(source, tmp_path / "target", precision="int4", report=resumed.append).folder
+    assert [line for line in said if line.startswith("write ")] == attempts
+    assert [line for line in resumed if line.startswith("write ")] == attempts[-1:], "the chosen one, for its files"
+    verdicts = [[line for line in lines if line.startswith("rounding: ")] for lines in (whole, resumed)]
+    assert verdicts[0] == verdicts[1]
+    assert files(found) == files(wanted)
+
+
 def test_an_export_is_the_same_only_with_the_same_files_and_options(tmp_path: Path) -> None:
     source, text = tmp_path / "source", tmp_path / "text.txt"
     source.mkdir()
