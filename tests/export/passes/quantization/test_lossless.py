@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import onnx_textgen
 from onnx_textgen.package.manifest import GRAPH
 from onnx_textgen_demo.pictures.embeddings import embeddings_of
 from onnx_textgen_export import export
+from onnx_textgen_export.calibration.attempts import Budget
 from onnx_textgen_export.package.forecast import BITS_OF_KEPT
 from onnx_textgen_export.passes.quantization.lossless import FORMS, find_form
 from onnx_textgen_export.tracing.opening import open_source
@@ -115,6 +117,12 @@ def test_blocks_with_offsets_are_found_whatever_codes_they_use(seed: int, lowest
     assert found.scales == "half" or share > 0.5, "few codes leave the offset of constant blocks open"
 
 
+def bits_of(graph: Path, layer: str) -> set[int]:
+    """The bits of the products with a layer's matrix, in all blocks of a decoder."""
+    nodes = [node for node in onnx.load(graph, load_external_data=False).graph.node if node.op_type == "MatMulNBits"]
+    return {onnx.helper.get_node_attr_value(node, "bits") for node in nodes if re.search(rf"\b{layer}\b", node.input[1])}
+
+
 @examples(30)
 @given(seed=st.integers(0, 9999))
 def test_k_quants_of_4_bits_have_offsets_in_float32(seed: int) -> None:
@@ -176,6 +184,21 @@ def test_layers_of_one_input_that_are_stored_in_different_kinds_keep_their_numbe
     assert {layer for kinds in sources.values() for layer in kinds["kept"]} == LAYERS
     assert not any("rounded" in kinds for kinds in sources.values())
     assert max(each["logits_error"] for each in made.manifest.certificate["same_weights"]) < 1e-4
+
+
+def test_layers_that_are_rounded_next_to_kept_ones_take_more_bits_where_the_budget_needs_them(tmp_path: Path) -> None:
+    kind, others = MIXES["Q4_K_M"]
+    model = tiny_model("llama", hidden_size=256, intermediate_size=256, tie_word_embeddings=False)
+    write_gguf(tmp_path / "model.gguf", model, "llama", kind=kind, kinds=others)
+    made = export(tmp_path / "model.gguf", tmp_path / "out", precision="int4", budget=Budget(max_kl=1e-7))
+    sources = made.manifest.quantization["sources"]
+    assert {"gate_proj", "up_proj"} <= set(sources["Q4_K"]["kept"])
+    rounded = set(sources["Q6_K"]["rounded"])
+    assert rounded == {"v_proj", "down_proj", "lm_head"}
+    bits = {layer: bits_of(made.folder / GRAPH, layer) for layer in (*rounded, "gate_proj")}
+    assert bits == {layer: {8} for layer in rounded} | {"gate_proj": {4}}, (
+        "down_proj's inputs come from rows that keep their numbers"
+    )
 
 
 @pytest.mark.parametrize("is_tied", [True, False])
