@@ -49,6 +49,10 @@ def serve(
     whole_past: Annotated[
         bool, typer.Option("--whole-past", help="Hold whole texts in layers with a window too, for prompts that begin alike.")
     ] = False,
+    exact_history: Annotated[
+        bool,
+        typer.Option("--exact-history", help="Compute answers again when they return in a prompt, to the last bit."),
+    ] = False,
     response_template: Annotated[
         list[str] | None,
         typer.Option(
@@ -88,7 +92,7 @@ def serve(
         hosts=names_of(host),
         origins=allow_origin or (),
     )
-    options = LoadOptions(device, threads, batch_size, prefix_folder, prefix_folder_bytes, whole_past)
+    options = LoadOptions(device, threads, batch_size, prefix_folder, prefix_folder_bytes, whole_past, exact_history)
     idle_seconds = None if idle_minutes is None else 60 * idle_minutes
     listeners = listen(host, port)  # first, because a port in use should be reported before models load
     try:

@@ -49,6 +49,7 @@ def make_model(
     prefix_folder: str | Path | None,
     prefix_folder_bytes: int,
     batch_size: int,
+    exact_history: bool,
 ) -> Model:
     """The model of an open package; `second_device`: where long prompts are computed, if not on the graph. See `load`."""
     manifest, graph = package.manifest, checked(package, place)
@@ -68,6 +69,7 @@ def make_model(
         capacity=capacity,
         prefix_cache=prefix_cache,
         batch_size=batch_size,
+        exact_history=exact_history,
     )
     if isinstance(graph, OnnxRuntimeSession) and graph.is_accelerated:
         check_golden(model.new_context(), manifest, graph.device)

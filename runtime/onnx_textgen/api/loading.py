@@ -34,6 +34,7 @@ def load(
     assistant_model: str | Path | Model | None = None,
     response_template: str | Path | Mapping[str, Any] | None = None,
     whole_past: bool = False,
+    exact_history: bool = False,
 ) -> Model:
     """Open a model folder, or an embedded model by name (default: `story`), after checking every file's sha256.
 
@@ -56,6 +57,8 @@ def load(
     - `response_template`: how answers are divided into text, thinking and tool calls, as JSON or a file (default: its own).
     - `whole_past`: hold keys and values of whole texts in layers with a sliding window too. That takes more memory, and lets any
       prompt reuse what it has in common with an earlier one.
+    - `exact_history`: compute generated tokens again when they become part of a prompt, so that a text depends on its prompt, seed
+      and options alone; else the next turn of a conversation reads only what is new, and its text may differ in places.
 
     Raises `PackageError`, `DeviceError`, `OptionError`.
 
@@ -88,6 +91,7 @@ def load(
             prefix_folder=prefix_folder,
             prefix_folder_bytes=prefix_folder_bytes,
             batch_size=batch_size,
+            exact_history=exact_history,
         )
 
     try:

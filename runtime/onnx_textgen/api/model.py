@@ -79,12 +79,14 @@ class Model:
         encoder: Encoder | None = None,
         prompt_engine: PromptEngine | None = None,
         response_template: Mapping[str, Any] | None = None,
+        exact_history: bool = False,
     ) -> None:
         """`tokenizer`: that of the folder, if it was read already."""
         tokenizer = tokenizer or read_tokenizer(folder, manifest)
         self._opened = OpenModel(
             *(folder, manifest, graph, tokenizer, chat_template, response_template),
             *(encoder, prompt_engine, capacity, graph_name),
+            exact_history=exact_history,
         )
         self._encoder = PromptEncoder(self._opened)
         store = PrefixStore(bytes_for_prefixes() if prefix_cache is None else prefix_cache)

@@ -53,7 +53,7 @@ def write_session(
     snapshot = snapshot or Snapshot((), {})
     header = {"format": FORMAT, "model": digest, "messages": list(messages), "held": len(snapshot.token_ids)}
     header["is_beyond"], header["states"] = snapshot.uses_long_rope, sorted(snapshot.states)
-    header["shortest"] = snapshot.shortest
+    header["shortest"], header["exact"] = snapshot.shortest, snapshot.exact_part(len(snapshot.token_ids))
     if (adapter := snapshot.origin.adapter) is not None:
         header["adapter"] = [adapter, adapters[adapter]]
     if snapshot.origin.engine is not None:
@@ -126,7 +126,8 @@ def read_session(
             for one in context.cache.states.tensors:
                 check_array(each[one.past], one.sized(1, 0)[1:], one.dtype)
         origin, is_known = read_origin(header, adapters)
-        snapshot = Snapshot(tuple(cached_ids), tensors, states, bool(header["is_beyond"]), origin, shortest_of(header))
+        lengths = {"shortest": shortest_of(header), "exact_length": exact_of(header, len(cached_ids))}
+        snapshot = Snapshot(tuple(cached_ids), tensors, states, bool(header["is_beyond"]), origin, **lengths)
         if snapshot.usable(len(cached_ids)) != len(cached_ids) or (cached_ids and bool(states) != context.capabilities.has_states):
             raise ValueError("its states do not match its tokens")
         return token_ids, messages, snapshot if is_known else None
@@ -190,6 +191,14 @@ def read_header(arrays: Mapping[str, Any], path: Path, digest: str) -> dict[str,
 def shortest_of(header: Mapping[str, Any]) -> int:
     """See `Snapshot.shortest`; earlier versions saved whole texts."""
     return int(header.get("shortest", 0))
+
+
+def exact_of(header: Mapping[str, Any], held: int) -> int:
+    """See `Snapshot.exact_length`; earlier versions saved what is exact alone. Raises `ValueError` for no such number."""
+    exact = int(header.get("exact", held))
+    if not 0 <= exact <= held:
+        raise ValueError(f"{exact} of its {held} tokens are exact")
+    return exact
 
 
 def first_held(header: Mapping[str, Any], length: int, context: Decoder) -> int:

@@ -49,14 +49,16 @@ class Decoder:
         adapter: str | None = None,
         encoder: Encoder | None = None,
         prompt_engine: PromptEngine | None = None,
+        exact_history: bool = True,
     ) -> None:
         """`capabilities`: those of the graph for this output, if they are known already; `adapter`: that of all rows at first.
 
-        `encoder`: the other half of an encoder-decoder; `prompt_engine`: what computes long prompts, if that is not the graph.
+        `encoder`: the other half of an encoder-decoder; `prompt_engine`: what computes long prompts, if that is not the graph;
+        `exact_history`: later prompts reuse only what was fed as they would be, to the last bit.
         """
         self.graph, self.geometry, self.rows, self.capacity = graph, geometry, rows, capacity
         self.capabilities = capabilities or Capabilities.of(graph, geometry, output)
-        self.encoder, self.prompt_engine = encoder, prompt_engine
+        self.encoder, self.prompt_engine, self.exact_history = encoder, prompt_engine, exact_history
         self.runner = GraphRunner(graph, self.capabilities, graph.name_of(output), extra_outputs, rows=rows)
         self.part_size = self.capabilities.part_size
         self.layouts = Counter(dataclasses.replace(tensor, past="", present="") for tensor in graph.cache_tensors)
@@ -128,8 +130,8 @@ class Decoder:
             self.cache = make_cache(self.graph, **sizes)  # type: ignore[arg-type]
         self.token_ids: list[list[int]] = [[] for _ in range(self.rows)]
         """Per row, the ids whose keys and values the cache holds."""
-        self.reusable_length = [0] * self.rows
-        """Per row, how many of them, from the first, later prompts can reuse: see `Capabilities.is_batch_invariant_run`."""
+        self.exact_length = [0] * self.rows
+        """Per row, how many of them, from the first, are as any prompt has them: see `Capabilities.is_batch_invariant_run`."""
         self.uses_long_rope = [False] * self.rows
         """Per row, whether its keys were rotated as for a text beyond `rope_switch_length`."""
         self.is_inconsistent = False
@@ -178,7 +180,7 @@ class Decoder:
         with CommitGuard(self):
             only = range(row, row + 1)
             logits = self.runner.run(self.cache, whole[None], positions, only, advanced=[len(whole)], scope=scope)[0]
-            self.mark_reusable(row, len(whole))
+            self.mark_exact(row, len(whole))
             self.token_ids[row] += whole.tolist()
         self.uses_long_rope[row] = self.capabilities.uses_long_rope(len(self.token_ids[row]))
         return logits if len(positions) == len(logits) else cast("Logits", logits[positions])
@@ -201,12 +203,16 @@ class Decoder:
             self.token_ids[row] += ids.tolist()
         return cast("Logits", found[0])
 
-    def mark_reusable(self, row: int, new: int) -> None:
-        """Count `new` tokens that are about to be appended as reusable, if they are; after a second engine's they are not."""
+    def mark_exact(self, row: int, new: int) -> None:
+        """Count `new` tokens that are about to be appended as exact, if they are; after a second engine's they are not."""
         held, can, is_own = len(self.token_ids[row]), self.capabilities, self.engines[row] is None
-        if is_own and self.reusable_length[row] == held == can.aligned_to_pairs(held) and can.is_batch_invariant_run(new):
-            self.reusable_length[row] += new
-        self.cache.windows.mark(row, self.reusable_length[row])
+        if is_own and self.exact_length[row] == held == can.aligned_to_pairs(held) and can.is_batch_invariant_run(new):
+            self.exact_length[row] += new
+        self.cache.windows.mark(row, self.exact_length[row])
+
+    def reusable_length(self, row: int = 0) -> int:
+        """How many tokens of a row, from the first, later prompts can reuse: all, or with `exact_history` those that are exact."""
+        return self.exact_length[row] if self.exact_history else len(self.token_ids[row])
 
     def reset_if_inconsistent(self) -> None:
         """Empty the cache if its content is not known."""
@@ -243,7 +249,7 @@ class Decoder:
                 self.cache, ids[:, None], self.runner.last_only, range(len(ids)), advanced=[int(on) for on in active], scope=scope
             )
             for row in advancing:
-                self.mark_reusable(row, 1)
+                self.mark_exact(row, 1)
                 self.token_ids[row].append(int(ids[row]))
         return rows[:, -1]
 
@@ -287,7 +293,7 @@ class Decoder:
             )
             for row, prompt in zip(rows, prompts, strict=True):
                 if self.capabilities.is_batch_invariant:
-                    self.mark_reusable(row, len(prompt))
+                    self.mark_exact(row, len(prompt))
                 self.token_ids[row] += prompt
         return logits
 
@@ -307,7 +313,7 @@ class Decoder:
             self.changes += 1
             self.cache.rewind(row, length)
             del self.token_ids[row][length:]
-            self.reusable_length[row] = min(self.reusable_length[row], length)
+            self.exact_length[row] = min(self.exact_length[row], length)
 
     def nearest(self, length: int, *, row: int = 0) -> int:
         """The longest length that a row can be rewound to, at most `length`: any, but for states and windows.
@@ -331,7 +337,7 @@ class Decoder:
             self.changes += 1
             self.cache.copy_row(source, target)
             self.token_ids[target] = list(self.token_ids[source])
-            self.reusable_length[target] = self.reusable_length[source]
+            self.exact_length[target] = self.exact_length[source]
             self.uses_long_rope[target] = self.uses_long_rope[source]
             self.adapters[target], self.engines[target], self.salts[target] = self.origin(source)
             self.runner.sources.rows[target] = self.runner.sources.rows[source]
@@ -342,9 +348,9 @@ class Decoder:
         return sum(count * layout.bytes_for(length) for layout, count in self.layouts.items())
 
     def snapshot(self, *, row: int = 0) -> Snapshot:
-        """Copy what a row holds of a prompt; the tokens that were generated after it are left out."""
+        """Copy what later prompts can reuse of a row; with `exact_history` tokens that were generated are left out."""
         self.reset_if_inconsistent()
-        held, length = self.token_ids[row], self.reusable_length[row]
+        held, length = self.token_ids[row], self.reusable_length(row)
         states = {known: each for known, each in self.cache.states.take(row, len(held)).items() if known <= length}
         if self.capabilities.has_states:
             length = max(states, default=0)
@@ -358,6 +364,7 @@ class Decoder:
             self.uses_long_rope[row],
             self.origin(row),
             shortest=self.cache.windows.shortest(arrays, length),
+            exact_length=min(self.exact_length[row], length),
         )
 
     def restore(self, snapshot: Snapshot, length: int, *, row: int = 0) -> None:
@@ -369,21 +376,24 @@ class Decoder:
         with model_errors("restored a cache"):
             self.cache.put(row, snapshot.cut(length, self.cache.tensors), length)
             self.cache.states.put(row, snapshot.states, length)
-        self.token_ids[row], self.reusable_length[row] = list(snapshot.token_ids[:length]), length
+        self.token_ids[row], self.exact_length[row] = list(snapshot.token_ids[:length]), snapshot.exact_part(length)
         self.uses_long_rope[row] = snapshot.uses_long_rope
         self.changes += 1
 
     def reusable(self, prompt: Sequence[int], *, row: int = 0, most: int | None = None) -> int:
-        """The number of a row's tokens that a prompt can reuse: they are its beginning, and were fed as those of a prompt.
+        """The number of a row's tokens that a prompt can reuse: they are its beginning (see `reusable_length`).
 
         `most`: limits the number; default: `Capabilities.most_reusable`, which leaves tokens to feed for the logits.
         """
         self.reset_if_inconsistent()
         held, most = self.token_ids[row], self.capabilities.most_reusable(len(prompt)) if most is None else most
-        shared = self.capabilities.aligned_to_pairs(min(common_prefix(held, prompt), self.reusable_length[row], most))
+        shared = self.capabilities.aligned_to_pairs(min(common_prefix(held, prompt), self.reusable_length(row), most))
         found = self.nearest(shared, row=row)
         if (
-            self.capabilities.has_states and not self.capabilities.takes_single_tokens and found == len(prompt) - 2
+            self.exact_history
+            and self.capabilities.has_states
+            and not self.capabilities.takes_single_tokens
+            and found == len(prompt) - 2
         ):  # else the part before the last token would have a single token
             found = self.nearest(min(shared, len(prompt) - 3), row=row)
         return found

@@ -45,7 +45,7 @@ def lend(decoder: Decoder, row: int, reader: Decoder, length: int) -> int:
 
 def take_over(reader: Decoder, decoder: Decoder, row: int, first: int) -> None:
     """Make a row hold the prompt, or the part of it, that the second engine has computed; `first`: see `lend`."""
-    if not reader.is_inconsistent and (length := reader.reusable_length[0]) > len(decoder.token_ids[row]):
+    if not reader.is_inconsistent and (length := reader.exact_length[0]) > len(decoder.token_ids[row]):
         token_ids, is_beyond = tuple(reader.token_ids[0][:length]), reader.uses_long_rope[0]
         tensors = HandedOver(reader, decoder, length, first)
         decoder.restore(Snapshot(token_ids, tensors, {}, is_beyond, decoder.origin(row)), length, row=row)

@@ -112,8 +112,8 @@ class PrefixStore:
         return best, longest
 
     def keep(self, decoder: Decoder, *, row: int = 0) -> None:
-        """Keep a snapshot of a row's prompt, unless it is short, larger than `size_bytes`, or known already."""
-        length = decoder.reusable_length[row]
+        """Keep a snapshot of what prompts can reuse of a row, unless it is short, larger than `size_bytes`, or known already."""
+        length = decoder.reusable_length(row)
         if length < SHORTEST or decoder.bytes_of(length) > self.size_bytes:
             return
         known, shared = self.find(decoder.token_ids[row], length, decoder.origin(row))

@@ -46,11 +46,17 @@ class Snapshot:
     origin: Origin = OWN
     shortest: int = 0
     """The fewest tokens, but 0, that it can be cut to: layers with a window have forgotten what a shorter text needs."""
+    exact_length: int | None = None
+    """How many tokens, from the first, were fed as those of a prompt, to the last bit; None: all."""
 
     @property
     def size_bytes(self) -> int:
         """Bytes of all arrays."""
         return sum(array.nbytes for arrays in (self.tensors, *self.states.values()) for array in arrays.values())
+
+    def exact_part(self, length: int) -> int:
+        """How many of the first `length` tokens are exact."""
+        return length if self.exact_length is None else min(self.exact_length, length)
 
     def usable(self, length: int) -> int:
         """The longest part of the first `length` tokens that a decoder can continue from, in tokens."""

@@ -49,6 +49,8 @@ class OpenModel:
     capacity: int | None = None
     """Tokens that a new cache has memory for at first; None: the backend's choice."""
     graph_name: str = GRAPH
+    exact_history: bool = False
+    """Whether generated tokens are computed again when they become part of a prompt."""
     opening: threading.RLock = dataclasses.field(default_factory=threading.RLock)
     """Held while the graph with adapters is opened."""
 
@@ -113,9 +115,9 @@ class OpenModel:
         """Capabilities of the graph, read once for all decoders over it."""
         return Capabilities.of(self.graph, self.manifest.geometry)
 
-    def new_context(self, *, output: str = LOGITS, adapter: str | None = None) -> Decoder:
+    def new_context(self, *, output: str = LOGITS, adapter: str | None = None, exact_history: bool = False) -> Decoder:
         """An empty decoder of one row; `output` is the output of the graph that it reads."""
-        return self.new_rows(1, adapter, output=output)
+        return self.new_rows(1, adapter, output=output, exact_history=exact_history)
 
     def weight_bytes(self) -> int:
         """Bytes of graph and weights."""
@@ -123,12 +125,12 @@ class OpenModel:
 
     def new_graph_context(self, adapter: str | None = None) -> Decoder:
         """An empty decoder of one row without the second engine: the graph computes long prompts too."""
-        decoder = self.new_context(adapter=adapter)
+        decoder = self.new_context(adapter=adapter, exact_history=True)
         decoder.prompt_engine = None
         return decoder
 
-    def new_rows(self, rows: int, adapter: str | None = None, *, output: str = LOGITS) -> Decoder:
-        """An empty decoder of `rows` rows, which have the adapter until another one is set."""
+    def new_rows(self, rows: int, adapter: str | None = None, *, output: str = LOGITS, exact_history: bool = False) -> Decoder:
+        """An empty decoder of `rows` rows, which have the adapter until another one is set; `exact_history`: in any case."""
         opened = self.for_adapter(adapter)
         return Decoder(
             opened.graph,
@@ -140,6 +142,7 @@ class OpenModel:
             adapter=adapter,
             encoder=self.encoder,
             prompt_engine=self.prompt_engine if opened is self and output == LOGITS else None,
+            exact_history=self.exact_history or exact_history or output != LOGITS,
         )
 
     def for_adapter(self, name: str | None) -> OpenModel:

@@ -47,7 +47,7 @@ class Scorer:
             ids, prompt_tokens = self.encoder.encode_pair(text, continuation, any_length=stride is not None)
         else:
             ids, prompt_tokens = self.encode_after(source, text, continuation, stride)
-        context, scope, piece = self.opened.new_context(adapter=adapter), CancelScope(cancel), self.opened.piece
+        context, scope, piece = self.opened.new_context(adapter=adapter, exact_history=True), CancelScope(cancel), self.opened.piece
         with scope.active():
             if source is not None:
                 context.read_source(self.encoder.encode_source(source), scope=scope)
@@ -77,7 +77,8 @@ class Scorer:
             raise OptionError(f"by should be one of {', '.join(map(repr, MEASURES))}, found {shown(by)}")
         if isinstance(choices, str) or not choices or not all(choices):
             raise OptionError("choices should be a list of texts, none of them empty")
-        context, ranked, reads = self.opened.new_context(adapter=adapter), list[Choice](), self.opened.manifest.encoder is not None
+        context = self.opened.new_context(adapter=adapter, exact_history=True)
+        ranked, reads = list[Choice](), self.opened.manifest.encoder is not None
         if reads:
             context.read_source(self.encoder.encode_source(prompt))
         for text in choices:

@@ -79,6 +79,7 @@ class LoadOptions:
     prefix_folder: Path | None = None
     prefix_folder_bytes: int = PREFIX_FOLDER
     whole_past: bool = False
+    exact_history: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

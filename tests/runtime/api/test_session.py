@@ -31,7 +31,7 @@ TEMPLATE = "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}{%
 
 @pytest.fixture(scope="module")
 def forgetful() -> Model:
-    return onnx_textgen.load(threads=1, device="cpu", prefix_cache=0)
+    return onnx_textgen.load(threads=1, device="cpu", prefix_cache=0, exact_history=True)
 
 
 @pytest.fixture(scope="module")

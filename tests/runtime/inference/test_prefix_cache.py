@@ -28,12 +28,12 @@ ENDS = ["", "One day", "The dog ran", "The dog ran away and Lily", "Lily was sad
 @pytest.fixture(scope="module")
 def forgetful() -> Model:
     """The default without a store; its int8 products make a hundredth of a difference of the last bit."""
-    return onnx_textgen.load(threads=1, device="cpu", prefix_cache=0)
+    return onnx_textgen.load(threads=1, device="cpu", prefix_cache=0, exact_history=True)
 
 
 @pytest.fixture
 def mindful() -> Model:
-    return onnx_textgen.load(threads=1, device="cpu")
+    return onnx_textgen.load(threads=1, device="cpu", exact_history=True)
 
 
 def test_every_text_is_the_one_that_a_model_without_a_store_writes(mindful: Model, forgetful: Model) -> None:

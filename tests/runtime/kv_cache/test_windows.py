@@ -52,12 +52,12 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture(scope="module")
 def model(folder: Path) -> Model:
-    return onnx_textgen.load(folder, device="cpu", threads=1)
+    return onnx_textgen.load(folder, device="cpu", threads=1, exact_history=True)
 
 
 @pytest.fixture(scope="module")
 def whole(folder: Path) -> Model:
-    return onnx_textgen.load(folder, device="cpu", threads=1, whole_past=True)
+    return onnx_textgen.load(folder, device="cpu", threads=1, whole_past=True, exact_history=True)
 
 
 def tiny_of(model: Model) -> Tiny:
@@ -99,7 +99,7 @@ def test_keys_and_values_do_not_depend_on_how_a_prompt_is_divided(model: Model) 
         decoder = model.new_context()
         for start in range(0, 88, size):
             decoder.feed(ids[start : start + size])
-        found.append((decoder.reusable_length[0], decoder.cache.take(0, 88), decoder.feed([3]).copy()))
+        found.append((decoder.exact_length[0], decoder.cache.take(0, 88), decoder.feed([3]).copy()))
     for length, arrays, logits in found:
         assert length == 88
         assert all(np.array_equal(array, found[0][1][name]) for name, array in arrays.items())

@@ -164,8 +164,8 @@ def test_prompts_of_unequal_length_fed_in_one_run_are_those_fed_alone(ours: Mode
         alone = ours.new_context()
         np.testing.assert_allclose(first[index], alone.feed(prompt)[-1], atol=1e-4)
         np.testing.assert_allclose(then[index], alone.feed([5])[-1], atol=1e-4)
-        assert alone.reusable_length[0] == len(prompt)
-        assert together.reusable_length[held + index] == 0  # as rows differ in their last bits
+        assert alone.exact_length[0] == len(prompt)
+        assert together.exact_length[held + index] == 0  # as rows differ in their last bits
 
 
 def test_prompts_that_arrive_together_are_fed_in_one_run(ours: Model, monkeypatch: pytest.MonkeyPatch) -> None:
