@@ -129,7 +129,7 @@ def test_several_tokens_leave_what_single_ones_leave_in_any_row(model: Model, te
     for each in range(rows):
         held = alone.token_ids[each]
         assert held == together.token_ids[each]
-        assert alone.exact_length[each] == together.reusable_length[each]
+        assert alone.exact_length[each] == together.exact_length[each]
         found, left = together.cache.take(each, len(held)), alone.cache.take(each, len(held))
         assert all(np.array_equal(found[name], left[name]) for name in left)
 
