@@ -1,7 +1,7 @@
 """A session: one text, or one chat, that can be appended to, generated from, rolled back, forked and saved.
 
-A session is defined by its token ids. Its cache only saves time: it generates exactly the tokens that `generate` would from the
-same ids. Its texts are rows of the model's engine, so sessions in several threads are decoded together.
+A session is defined by its token ids; its cache saves time (see `exact_history` of `load`). Its texts are rows of the model's
+engine, so sessions in several threads are decoded together.
 """
 
 from __future__ import annotations
