@@ -26,12 +26,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session")
 def story() -> Model:
-    return onnx_textgen.load(threads=1, device="cpu")
+    """With an exact history, so that no answer depends on what earlier tests asked."""
+    return onnx_textgen.load(threads=1, device="cpu", exact_history=True)
 
 
 @pytest.fixture(scope="session")
 def chatty(story: Model) -> Model:
-    return Model(story.folder, story.manifest, story.graph, chat_template=TEMPLATE)
+    return Model(story.folder, story.manifest, story.graph, chat_template=TEMPLATE, exact_history=True)
 
 
 @pytest.fixture(scope="session")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import tracemalloc
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from onnx_textgen import Model
 from onnx_textgen_server.openai.responses import store
 from support import patient_http
+from support.live_server import served
 
 PROMPT = "Once upon a time there was a dog that liked to run in the park with a small red ball and a friend."
 MESSAGES = [{"role": "user", "content": PROMPT}]
@@ -25,6 +28,39 @@ def cached(url: str, path: str, salt: str | None) -> int:
     asked, details = ROUTES[path]
     usage = patient_http.post(url + path, json={"model": "chatty", "cache_salt": salt, **asked}).json()["usage"]
     return usage[details]["cached_tokens"] if details else usage["cache_read_input_tokens"]
+
+
+@pytest.fixture(scope="module")
+def kept(chatty: Model) -> Iterator[str]:
+    """The address of a server that keeps answers, as it does by default."""
+    with served({"chatty": Model(chatty.folder, chatty.manifest, chatty.graph, chat_template=chatty.chat_template)}) as found:
+        yield found[0]
+
+
+def answered(url: str, path: str, asked: list[dict[str, str]]) -> tuple[str, int, int]:
+    """The answer of a route to messages, its prompt's tokens, and how many came from the cache."""
+    text = "".join(f"<{each['role']}>{each['content']}\n" for each in asked) + "<assistant>"
+    body = {"/v1/completions": {"prompt": text}, "/v1/responses": {"input": asked}}.get(path, {"messages": asked})
+    length = {"max_output_tokens" if path == "/v1/responses" else "max_tokens": 30}
+    found = patient_http.post(url + path, json={"model": "chatty", "temperature": 0.5, "seed": 3, **length, **body}).json()
+    usage, details = found["usage"], ROUTES[path][1]
+    if not details:
+        used = usage["cache_read_input_tokens"]
+        return found["content"][0]["text"], usage["input_tokens"] + used, used
+    total, used = usage["input_tokens" if path == "/v1/responses" else "prompt_tokens"], usage[details]["cached_tokens"]
+    if path == "/v1/responses":
+        return found["output"][0]["content"][0]["text"], total, used
+    return found["choices"][0].get("text") or found["choices"][0]["message"]["content"], total, used
+
+
+@pytest.mark.parametrize("path", ROUTES)
+def test_the_next_request_of_a_conversation_reads_only_what_is_new(kept: str, path: str) -> None:
+    asked, held = [{"role": "user", "content": f"{path} {PROMPT}"}], 0
+    for turn in ("Then a cat came.", "And a bird.", "Who won?", "In the end"):
+        text, total, used = answered(kept, path, asked)
+        assert held == 0 or held + 4 < used >= total - 24, "the question and marks of roles are new, the answer before them is not"
+        held = total
+        asked = [*asked, {"role": "assistant", "content": text}, {"role": "user", "content": turn}]
 
 
 @pytest.mark.parametrize("path", ROUTES)
