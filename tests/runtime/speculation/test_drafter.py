@@ -116,8 +116,8 @@ def test_drafts_go_with_rules_stops_sessions_shifts_and_other_callers(exact: Mod
 def test_later_calls_do_not_notice(story: Model) -> None:
     """What a drafted text leaves for later prompts has the bits of any prompt; int8 would show others."""
     text = "The dog ran to the park. The dog ran to the"
-    how: dict[str, Any] = {"threads": 1, "device": "cpu"}
-    model, alone = onnx_textgen.load(**how, exact_history=True), onnx_textgen.load(**how, prefix_cache=0)
+    model = onnx_textgen.load(threads=1, device="cpu", exact_history=True)
+    alone = onnx_textgen.load(threads=1, device="cpu", prefix_cache=0)
     for seed in range(6):
         drafted = model.generate(text, max_new_tokens=30, seed=seed, **DRAFT)
         prompt = text + drafted.text + " Then"
