@@ -4,9 +4,9 @@
 
 Each turn sends the whole chat, as the clients of a server do. Two models answer the same messages in turn: one with what is kept
 by default, the other with `exact_history=True`, which computes answers again when they return in a prompt. Prints, from the second
-turn on, the share of the prompt that came from the cache; the time of the first token, and its ratio to that of the new tokens alone,
-in an empty context and behind an equal history that was read as a prompt; and in how many turns the answers are the same. The text
-is this repository's documentation. Medians.
+turn on, the share of the prompt that came from the cache; the time of the first token, and its ratio to that of the new tokens, in
+an empty context and behind an equal history that was read as a prompt; and in how many turns the answers are the same. The text is
+this repository's documentation. Medians.
 """
 
 from __future__ import annotations
