@@ -14,7 +14,9 @@ from .request import Request
 
 def stream_over(context: Decoder, request: Request) -> Generator[Chunk, None, None]:
     """Yield the chunks of a text over a context; raises `OptionError` if another text has used the context in between."""
-    chunks, changes = Engine(lambda rows: context, PrefixStore(0), rows=1).chunks(request), context.changes
+    encoder, prompt_engine = context.encoder, context.prompt_engine
+    engine = Engine(lambda rows: context, PrefixStore(0), rows=1, encoder=encoder, prompt_engine=prompt_engine)
+    chunks, changes = engine.chunks(request), context.changes
     try:
         while (chunk := next(chunks, None)) is not None:
             changes = context.changes

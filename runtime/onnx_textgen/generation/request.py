@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Generator, Sequence
 
 from ..cancellation import CancelScope
+from ..inference.encoder import Encoded
 from ..inference.graph_runner import Logits
 from ..inference.prefill import Progress
 from ..kv_cache.snapshot import Snapshot
@@ -59,6 +60,8 @@ class Request:
         """Chunks that the caller has not taken yet."""
         self.progress: collections.deque[Progress] = collections.deque()
         """Progress of its prompt, for `on_progress`, which the caller's thread calls."""
+        self.source: Encoded | None = None
+        """What the encoder has read, of a text of an encoder-decoder."""
         self.error: BaseException | None = None
         self.parts: Generator[Logits | None, None, None] | None = None
         """Feeds the remaining parts of its prompt; None before the first and after the last."""

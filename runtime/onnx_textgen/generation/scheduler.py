@@ -41,6 +41,12 @@ class Scheduler:
         """The requests that have a row: their index is the row of the decoder."""
         self.queue: collections.deque[Request] = collections.deque()
 
+    @property
+    def requests(self) -> list[Request]:
+        """Those that have a row or wait for one."""
+        with self.lock:
+            return [*self.rows, *self.queue]
+
     def submit(self, request: Request) -> None:
         """Add a request to those that wait for a row; raises `BusyError` if too many do."""
         with self.lock:
@@ -105,21 +111,12 @@ class Scheduler:
                 request.work.enter_context(request.scope.active())
                 decoder.set_adapter(continuation.config.adapter, row=row)
                 decoder.set_salt(continuation.cache_salt, row=row)
-                if continuation.source_ids:
-                    self.read_source(request, row)
+                if request.source is not None:
+                    decoder.set_source(request.source, row=row)
                 past = request.context.take() if request.context is not None else None
                 self.store.prepare_row(decoder, continuation.prompt_ids, row, past=past)
                 continuation.reused_tokens = decoder.reusable(continuation.prompt_ids, row=row)
                 request.parts = self.parts(request)
-
-    def read_source(self, request: Request, row: int) -> None:
-        """Let the encoder read the source of a text, as part of feeding its prompt."""
-        assert self.decoder is not None, "admit made it"
-        start, continuation = time.perf_counter(), request.continuation
-        try:
-            self.decoder.read_source(continuation.source_ids, row=row, scope=request.scope)
-        finally:
-            continuation.prefill_seconds += time.perf_counter() - start
 
     def next_waiting(self) -> Request | None:
         """The first request of the callers with the fewest rows, so that a caller of many texts does not hold up the others."""
@@ -155,7 +152,7 @@ class Scheduler:
         held = sum(self.decoder.bytes_of(length) for length in self.decoder.cache.lengths[:count])
         source = source_bytes(self.decoder.graph.encoder_inputs, max(len(each.continuation.source_ids) for each in requests))
         engine, prompt = self.decoder.prompt_engine, max(len(each.continuation.prompt_ids) for each in requests)
-        second = 0 if engine is None or prompt < engine.shortest else whole_bytes(tensors, prompt)
+        second = 0 if engine is None or not engine.computes(prompt) else whole_bytes(tensors, prompt)
         wanted = plan(tensors, longest, count + 1, source_bytes=source, second_bytes=second)
         self.store.make_room(wanted, held)
         return fits(wanted, held)

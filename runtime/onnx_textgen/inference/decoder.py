@@ -23,7 +23,7 @@ from ..package.manifest import Geometry
 from ..text.prefixes import common_prefix
 from .capabilities import Capabilities
 from .commit_guard import CommitGuard, model_errors
-from .encoder import Encoder
+from .encoder import Encoded, Encoder
 from .graph_runner import GraphRunner, Logits
 from .prompt_engine import PromptEngine
 from .verifier import Verifier
@@ -93,17 +93,21 @@ class Decoder:
         A source that another row has is not read again. Raises `ModelError`, and `InterruptedRunError` if `scope` ends the run.
         """
         assert self.encoder is not None, "a decoder has no source"
-        wanted, held = tuple(token_ids), self.runner.sources.rows
-        if (own := held[row]) is not None and own.token_ids == wanted:
-            return
-        self.rewind(0, row=row)
-        known = (each for each in held if each is not None and each.token_ids == wanted)
-        held[row] = next(known, None) or self.encoder.encode(wanted, scope)
+        wanted = tuple(token_ids)
+        known = (each for each in self.runner.sources.rows if each is not None and each.token_ids == wanted)
+        self.set_source(next(known, None) or self.encoder.encode(wanted, scope), row=row)
+
+    def set_source(self, source: Encoded, *, row: int = 0) -> None:
+        """Say what source the text of a row follows; a row whose source changes becomes empty."""
+        held = self.runner.sources.rows
+        if (own := held[row]) is None or own.token_ids != source.token_ids:
+            self.rewind(0, row=row)
+            held[row] = source
 
     def choose_engine(self, tokens: int, *, row: int = 0) -> None:
         """Choose what computes a prompt of `tokens` tokens, by their number alone; a row whose engine changes becomes empty."""
         engine = self.prompt_engine
-        chosen = engine.device if engine is not None and tokens >= engine.shortest else None
+        chosen = engine.device if engine is not None and engine.computes(tokens) else None
         if chosen != self.engines[row]:
             self.rewind(0, row=row)
             self.engines[row] = chosen
@@ -260,7 +264,7 @@ class Decoder:
         """
         if not self.can_batch_prefill or min(lengths) < 2 or max(lengths) >= self.geometry.context_length:
             return False
-        if self.prompt_engine is not None and max(lengths) >= self.prompt_engine.shortest:
+        if self.prompt_engine is not None and self.prompt_engine.computes(max(lengths)):
             return False
         if (room := self.cache.windows.room(0)) is not None and max(lengths) >= room:
             return False

@@ -66,12 +66,14 @@ class PrefixStore:
             decoder.restore(snapshot, length, row=row)
 
     def prepare_row(self, decoder: Decoder, token_ids: Sequence[int], row: int, *, past: Snapshot | None = None) -> None:
-        """Restore the longest known beginning of a prompt into an empty row: from `past`, a snapshot, or a lower row."""
+        """Restore the longest known beginning of a prompt into an empty row: from `past`, a snapshot, or a lower row.
+
+        Saved snapshots are not read: see `recall`.
+        """
         decoder.choose_engine(len(token_ids), row=row)
         origin = decoder.origin(row)
         shared = [decoder.reusable(token_ids, row=other) if decoder.is_alike(row, other) else 0 for other in range(row)]
         longest, most = max(shared, default=0), decoder.capabilities.most_reusable(len(token_ids))
-        self.recall(decoder, token_ids, origin, longer_than=longest)
         snapshot, length = self.find(token_ids, most, origin)
         if past is not None and past.origin == origin:
             own = past.usable(common_prefix(past.token_ids, token_ids[:most]))
@@ -81,11 +83,11 @@ class PrefixStore:
         elif longest >= SHORTEST:
             decoder.fork(shared.index(longest), row)  # prefill removes the tokens that they do not share
 
-    def recall(self, decoder: Decoder, token_ids: Sequence[int], origin: Origin, *, longer_than: int = 0) -> None:
-        """Add a saved snapshot, if it has more of a prompt's beginning than `longer_than` tokens and than all others."""
+    def recall(self, decoder: Decoder, token_ids: Sequence[int], origin: Origin) -> None:
+        """Add a saved snapshot, if it has more of a prompt's beginning than all others; `decoder`: like the one that takes it."""
         if self.saved is not None:
             most = decoder.capabilities.most_reusable(len(token_ids))
-            held = max(longer_than, self.find(token_ids, most, origin)[1])
+            held = self.find(token_ids, most, origin)[1]
             saved = self.saved.load(decoder, token_ids[:most], origin, longer_than=held, most_bytes=self.size_bytes)
             if saved is not None:
                 self.add(saved)

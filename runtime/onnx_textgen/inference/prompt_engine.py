@@ -45,6 +45,10 @@ class PromptEngine:
         self._graph: Graph | None = None
         self._lock = threading.RLock()  # a signal handler may need it while its own thread has it
 
+    def computes(self, tokens: int) -> bool:
+        """Return whether it computes a prompt of `tokens` tokens."""
+        return tokens >= self.shortest
+
     def graph(self) -> Graph:
         """Return the package's graph on the second engine, which is opened now if it was not.
 

@@ -191,7 +191,7 @@ class OpenModel:
         count = 0 if encoder is None else encoder.source_length if source_tokens is None else source_tokens
         source = source_bytes(self.graph.encoder_inputs, count)
         second = 0
-        if self.prompt_engine is not None and length >= self.prompt_engine.shortest:
+        if self.prompt_engine is not None and self.prompt_engine.computes(length):
             second = whole_bytes(self.cache_tensors, length)
         return plan(self.cache_tensors, length, whole_number("batch", batch, 1), source_bytes=source, second_bytes=second)
 

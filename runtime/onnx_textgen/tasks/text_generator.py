@@ -45,13 +45,18 @@ class TextGenerator:
         self.limits = Limits(frozenset(eos_ids), geometry.context_length, geometry.vocab_size)
         self.batch_size = batch_size
         """Most texts that are decoded together."""
-        self.engine = Engine(opened.new_rows, prefixes, rows=batch_size)
+        self.engine = self.new_engine()
         self.rules = Rules(opened.optional_tokenizer, vocab_size=geometry.vocab_size, eos_ids=eos_ids)
         self.verification = Verification(opened.graph, geometry, opened.weight_bytes)
         self.assistant: Source | None = None
         """The draft model, if one was loaded."""
         self.adapted: TextGenerator | None = None
         """Generates texts with adapters, once there are any: the graph without them is faster."""
+
+    def new_engine(self) -> Engine:
+        """An engine without requests."""
+        encoder, prompt_engine = self.opened.encoder, self.opened.prompt_engine
+        return Engine(self.opened.new_rows, self.prefixes, rows=self.batch_size, encoder=encoder, prompt_engine=prompt_engine)
 
     def for_adapter(self, name: str | None) -> TextGenerator:
         """Return the generator for an adapter: this one for None, else one that all adapters share; raises `OptionError`."""
@@ -67,7 +72,7 @@ class TextGenerator:
     def close(self) -> None:
         """Release the caches and the draft model; `Model.close` calls it."""
         self.prefixes.clear()
-        self.engine = Engine(self.opened.new_rows, self.prefixes, rows=self.batch_size)
+        self.engine = self.new_engine()
         self.verification = Verification(self.opened.graph, self.opened.manifest.geometry, self.opened.weight_bytes)
         self.assistant = self.adapted = None
 
