@@ -20,6 +20,8 @@ STAGES: Mapping[str, Stage] = {
 """The stage of a forecast by the first word of what is reported; the stages are in their order."""
 WORTH_SAYING, SHORTEST = 0.25, 60.0
 """Change of the time that is left from which it is said again, as a share of it and in seconds."""
+SKIPPED = 0.05
+"""Share of its forecast below which a stage had nothing to do: a resumed export has its results."""
 TRUST = 0.25
 """Share of the whole forecast that stages must take before they count as much as it does."""
 
@@ -62,5 +64,6 @@ class TimeLeft:
         order = list(self.forecast)
         at = order.index(self.stage) if self.stage is not None else 0
         trusted = TRUST * sum(self.forecast.values())
-        taken, expected = (trusted + sum(of[each] for each in order[:at]) for of in (self.taken, self.forecast))
+        passed = [each for each in order[:at] if self.taken[each] > SKIPPED * self.forecast[each]]
+        taken, expected = (trusted + sum(of[each] for each in passed) for of in (self.taken, self.forecast))
         return taken / max(expected, 1e-9) * sum(self.forecast[each] for each in order[at:])

@@ -107,7 +107,12 @@ def load(
     if assistant_model is not None:
         if not isinstance(assistant_model, Model):
             assistant_model = load(
-                assistant_model, device=device, threads=threads, prefix_cache=prefix_cache, whole_past=whole_past
+                assistant_model,
+                device=device,
+                threads=threads,
+                prefix_cache=prefix_cache,
+                whole_past=whole_past,
+                exact_history=exact_history,
             )
         set_assistant(model, assistant_model)
     return model

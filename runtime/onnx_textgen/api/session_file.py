@@ -25,6 +25,8 @@ from ..kv_cache.snapshot import Arrays, Origin, Snapshot
 
 FORMAT = "onnx-textgen session 2"
 EARLIER_FORMAT = "onnx-textgen session 1"
+INEXACT_FORMAT = "onnx-textgen session 3"
+"""With tokens that are not exact, which earlier versions would not tell from others."""
 """Without a digest; the archive's own checksums remain."""
 HEADER, TOKENS, CACHE, STATE, DIGEST = "header", "token_ids", "cache/", "state/", "sha256"
 BROKEN = (
@@ -51,9 +53,11 @@ def write_session(
     written.
     """
     snapshot = snapshot or Snapshot((), {})
-    header = {"format": FORMAT, "model": digest, "messages": list(messages), "held": len(snapshot.token_ids)}
+    held = len(snapshot.token_ids)
+    exact = snapshot.exact_part(held)
+    header = {"format": FORMAT if exact == held else INEXACT_FORMAT, "model": digest, "messages": list(messages), "held": held}
     header["is_beyond"], header["states"] = snapshot.uses_long_rope, sorted(snapshot.states)
-    header["shortest"], header["exact"] = snapshot.shortest, snapshot.exact_part(len(snapshot.token_ids))
+    header["shortest"], header["exact"] = snapshot.shortest, exact
     if (adapter := snapshot.origin.adapter) is not None:
         header["adapter"] = [adapter, adapters[adapter]]
     if snapshot.origin.engine is not None:
@@ -105,7 +109,7 @@ def read_session(
         with np.load(path, allow_pickle=False) as entries:
             header = read_header(entries, path, digest)
             arrays = dict(entries)
-        if header["format"] == FORMAT and not np.array_equal(arrays.pop(DIGEST), arrays_digest(arrays)):
+        if header["format"] != EARLIER_FORMAT and not np.array_equal(arrays.pop(DIGEST), arrays_digest(arrays)):
             raise ValueError("its sha256 differs from the one it was saved with")
         token_ids, cached_ids = arrays[TOKENS].tolist(), arrays[f"{TOKENS}_held"].tolist()
         check_ids(token_ids, cached_ids, context)
@@ -181,7 +185,7 @@ def check_file(path: Path, context: Decoder) -> None:
 def read_header(arrays: Mapping[str, Any], path: Path, digest: str) -> dict[str, Any]:
     """The header of a file; raises `ValueError` for another format, and `PackageError` for another model."""
     header: dict[str, Any] = json.loads(arrays[HEADER].tobytes())
-    if header["format"] not in (FORMAT, EARLIER_FORMAT):
+    if header["format"] not in (FORMAT, EARLIER_FORMAT, INEXACT_FORMAT):
         raise ValueError(f"its format is {header['format']!r:.60}")
     if header["model"] != digest:
         raise PackageError(f"{path} was saved with another model; load it with that one")

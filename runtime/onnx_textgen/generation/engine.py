@@ -55,7 +55,8 @@ class Engine:
 
     def submit(self, request: Request) -> None:
         """Prepare a request in this thread, and add it to those that wait for a row; raises `BusyError` if too many do."""
-        self.preparation.prepare(request, self.scheduler.requests)
+        self.scheduler.check_waiting()
+        self.preparation.prepare(request, lambda: self.scheduler.sources)
         self.scheduler.submit(request)
 
     def finish(self, requests: Sequence[Request]) -> None:

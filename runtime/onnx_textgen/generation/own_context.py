@@ -16,6 +16,7 @@ def stream_over(context: Decoder, request: Request) -> Generator[Chunk, None, No
     """Yield the chunks of a text over a context; raises `OptionError` if another text has used the context in between."""
     encoder, prompt_engine = context.encoder, context.prompt_engine
     engine = Engine(lambda rows: context, PrefixStore(0), rows=1, encoder=encoder, prompt_engine=prompt_engine)
+    request.source = context.runner.sources.rows[0]
     chunks, changes = engine.chunks(request), context.changes
     try:
         while (chunk := next(chunks, None)) is not None:

@@ -22,7 +22,7 @@ class KeptContext:
     """The cache that a session keeps between requests: each request takes it when it gets a row, and leaves its own."""
 
     snapshot: Snapshot | None = None
-    """The prompt in the row of the last request; None before the first request, and while a request uses it."""
+    """What the row of the last request held; None before the first request, and while a request uses it."""
 
     def take(self) -> Snapshot | None:
         """Return the snapshot for a row to start from, and drop it here, so that memory does not hold it twice."""
@@ -61,7 +61,7 @@ class Request:
         self.progress: collections.deque[Progress] = collections.deque()
         """Progress of its prompt, for `on_progress`, which the caller's thread calls."""
         self.source: Encoded | None = None
-        """What the encoder has read, of a text of an encoder-decoder."""
+        """What the encoder has read for it, until it has a row."""
         self.error: BaseException | None = None
         self.parts: Generator[Logits | None, None, None] | None = None
         """Feeds the remaining parts of its prompt; None before the first and after the last."""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator
 
 from ..errors import LOG, BusyError, ModelError, OnnxTextgenError, first_line
 from ..inference.decoder import Decoder
+from ..inference.encoder import Encoded
 from ..inference.graph_runner import Logits
 from ..inference.prefill import Progress, prefill_in_parts
 from ..inference.prefix_cache import SHORTEST, PrefixStore
@@ -42,16 +43,22 @@ class Scheduler:
         self.queue: collections.deque[Request] = collections.deque()
 
     @property
-    def requests(self) -> list[Request]:
-        """Those that have a row or wait for one."""
+    def sources(self) -> list[Encoded]:
+        """What the encoder has read for those that have a row or wait for one."""
         with self.lock:
-            return [*self.rows, *self.queue]
+            held = [] if self.decoder is None else self.decoder.runner.sources.rows
+            return [each for each in (*held, *(request.source for request in self.queue)) if each is not None]
+
+    def check_waiting(self) -> None:
+        """Raise `BusyError` if no more requests may wait."""
+        with self.lock:
+            if sum(not waiting.is_abandoned for waiting in list(self.queue)) >= MOST_WAITING:
+                raise BusyError(f"{MOST_WAITING:,} requests are waiting already; try again later")
 
     def submit(self, request: Request) -> None:
         """Add a request to those that wait for a row; raises `BusyError` if too many do."""
         with self.lock:
-            if sum(not waiting.is_abandoned for waiting in list(self.queue)) >= MOST_WAITING:
-                raise BusyError(f"{MOST_WAITING:,} requests are waiting already; try again later")
+            self.check_waiting()
             self.queue.append(request)
 
     def advance(self, leader: Request) -> None:
@@ -113,6 +120,7 @@ class Scheduler:
                 decoder.set_salt(continuation.cache_salt, row=row)
                 if request.source is not None:
                     decoder.set_source(request.source, row=row)
+                    request.source = None  # the row has it
                 past = request.context.take() if request.context is not None else None
                 self.store.prepare_row(decoder, continuation.prompt_ids, row, past=past)
                 continuation.reused_tokens = decoder.reusable(continuation.prompt_ids, row=row)
@@ -284,17 +292,17 @@ class Scheduler:
         if self.decoder is None:  # creating it failed
             self.rows.pop(row)
             return
-        request = self.rows[row]
+        request, prompt = self.rows[row], len(self.rows[row].continuation.prompt_ids)
         roll_back_draft(self.decoder, request.continuation, row)
         request.continuation.close()
         try:
             if request.parts is not None:
                 request.parts.close()  # what was fed elsewhere comes to the row
-            if request.context is None:
-                self.store.keep(self.decoder, row=row)
-            else:
+            if request.context is not None:
                 request.context.snapshot = self.decoder.snapshot(row=row)
-                self.store.save(request.context.snapshot)
+                self.store.save(request.context.snapshot, self.decoder, prompt)
+            elif not request.continuation.source_ids:  # prompts of an encoder-decoder are the ids that begin a text
+                self.store.keep(self.decoder, prompt, row=row, whole=not request.continuation.config.has_several_texts)
         except Exception as error:  # noqa: BLE001 - such as no memory for a copy: the text is complete
             LOG.warning("the cache of a prompt was not kept for later ones: %s", first_line(error))
         if row != last:

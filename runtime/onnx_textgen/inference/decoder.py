@@ -54,7 +54,7 @@ class Decoder:
         """`capabilities`: those of the graph for this output, if they are known already; `adapter`: that of all rows at first.
 
         `encoder`: the other half of an encoder-decoder; `prompt_engine`: what computes long prompts, if that is not the graph;
-        `exact_history`: later prompts reuse only what was fed as they would be, to the last bit.
+        `exact_history`: later prompts reuse only what was fed as they would be, to the last bit; windows do in any case.
         """
         self.graph, self.geometry, self.rows, self.capacity = graph, geometry, rows, capacity
         self.capabilities = capabilities or Capabilities.of(graph, geometry, output)
@@ -75,6 +75,8 @@ class Decoder:
         self.salts: list[str | None] = [None] * rows
         """Per row, whose text it has; see `Origin`."""
         self.reset()
+        if self.cache.windows.window is not None:
+            self.exact_history = True  # a window that has gone on cannot go back to the end of a prompt
         for row in range(rows):
             self.set_adapter(adapter, row=row)
 
@@ -351,10 +353,11 @@ class Decoder:
         """Bytes of the keys, values and states of a row of `length` tokens."""
         return sum(count * layout.bytes_for(length) for layout, count in self.layouts.items())
 
-    def snapshot(self, *, row: int = 0) -> Snapshot:
-        """Copy what later prompts can reuse of a row; with `exact_history` tokens that were generated are left out."""
+    def snapshot(self, *, row: int = 0, most: int | None = None) -> Snapshot:
+        """Copy what later prompts can reuse of a row, at most `most` tokens; see `reusable_length`."""
         self.reset_if_inconsistent()
         held, length = self.token_ids[row], self.reusable_length(row)
+        length = length if most is None else min(length, most)
         states = {known: each for known, each in self.cache.states.take(row, len(held)).items() if known <= length}
         if self.capabilities.has_states:
             length = max(states, default=0)

@@ -19,9 +19,9 @@ TOKENS = 2
 """The axis of tokens in keys and values."""
 
 
-def new_reader(engine: PromptEngine, tokens: int) -> Decoder:
+def new_reader(engine: PromptEngine, tokens: int, *, exact_history: bool) -> Decoder:
     """Return an empty decoder of one row with memory for `tokens` tokens on the second engine; raises `PackageError`."""
-    return Decoder(engine.graph(), engine.geometry, capacity=tokens)
+    return Decoder(engine.graph(), engine.geometry, capacity=tokens, exact_history=exact_history)
 
 
 def lend(decoder: Decoder, row: int, reader: Decoder, length: int) -> int:
@@ -39,16 +39,19 @@ def lend(decoder: Decoder, row: int, reader: Decoder, length: int) -> int:
             first, array = missing, np.pad(array, [(missing, 0) if axis == TOKENS else (0, 0) for axis in range(array.ndim)])
         arrays[tensor.past] = array
     token_ids, is_beyond = tuple(decoder.token_ids[row][:length]), decoder.uses_long_rope[row]
-    reader.restore(Snapshot(token_ids, arrays, {}, is_beyond, reader.origin(0)), length)
+    exact_length = min(decoder.exact_length[row], length)
+    reader.restore(Snapshot(token_ids, arrays, {}, is_beyond, reader.origin(0), exact_length=exact_length), length)
     return first
 
 
 def take_over(reader: Decoder, decoder: Decoder, row: int, first: int) -> None:
     """Make a row hold the prompt, or the part of it, that the second engine has computed; `first`: see `lend`."""
-    if not reader.is_inconsistent and (length := reader.exact_length[0]) > len(decoder.token_ids[row]):
+    if not reader.is_inconsistent and (length := reader.reusable_length()) > len(decoder.token_ids[row]):
         token_ids, is_beyond = tuple(reader.token_ids[0][:length]), reader.uses_long_rope[0]
         tensors = HandedOver(reader, decoder, length, first)
-        decoder.restore(Snapshot(token_ids, tensors, {}, is_beyond, decoder.origin(row)), length, row=row)
+        exact_length = min(reader.exact_length[0], length)
+        snapshot = Snapshot(token_ids, tensors, {}, is_beyond, decoder.origin(row), exact_length=exact_length)
+        decoder.restore(snapshot, length, row=row)
 
 
 class HandedOver(Mapping[str, npt.NDArray[Any]]):

@@ -86,7 +86,7 @@ def prefill_elsewhere(
 ) -> Generator[Logits | None, None, None]:
     """`prefill_in_parts` on the second engine; the row gets keys and values after the last part, or after an early end."""
     assert decoder.prompt_engine is not None, "the row's engine is it"
-    reader = new_reader(decoder.prompt_engine, len(token_ids))
+    reader = new_reader(decoder.prompt_engine, len(token_ids), exact_history=decoder.exact_history)
     start = decoder.reusable(token_ids, row=row())
     decoder.rewind(start, row=row())
     first = lend(decoder, row(), reader, start)

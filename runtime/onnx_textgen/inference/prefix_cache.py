@@ -113,21 +113,26 @@ class PrefixStore:
                 self._snapshots[best] = self._snapshots.pop(best)
         return best, longest
 
-    def keep(self, decoder: Decoder, *, row: int = 0) -> None:
-        """Keep a snapshot of what prompts can reuse of a row, unless it is short, larger than `size_bytes`, or known already."""
-        length = decoder.reusable_length(row)
+    def keep(self, decoder: Decoder, prompt: int, *, row: int = 0, whole: bool = True) -> None:
+        """Keep a snapshot of what prompts can reuse of a row, unless it is short, larger than `size_bytes`, or known already.
+
+        Of its first `prompt` tokens alone, if all are too large or not wanted `whole`; those alone are saved.
+        """
+        length = held = decoder.reusable_length(row)
+        if not whole or decoder.bytes_of(length) > self.size_bytes:
+            length = min(prompt, held)
         if length < SHORTEST or decoder.bytes_of(length) > self.size_bytes:
             return
         known, shared = self.find(decoder.token_ids[row], length, decoder.origin(row))
-        if known is None or shared < length:
-            known = decoder.snapshot(row=row)
+        if known is None or (known.exact_part(shared) if decoder.exact_history else shared) < length:
+            known = decoder.snapshot(row=row, most=length)
             self.add(known)
-        self.save(known)
+        self.save(known, decoder, prompt)
 
-    def save(self, snapshot: Snapshot) -> None:
-        """Save a snapshot, if there is a place for it and it is worth it."""
+    def save(self, snapshot: Snapshot, decoder: Decoder, prompt: int) -> None:
+        """Save the first `prompt` tokens of a decoder's snapshot, if there is a place for them and they are worth it."""
         if self.saved is not None:
-            self.saved.offer(snapshot)
+            self.saved.offer(snapshot.beginning(prompt, decoder.cache.tensors))
 
     def add(self, snapshot: Snapshot) -> None:
         """Keep a snapshot; remove those that it contains, and the least recently used ones beyond `size_bytes`."""

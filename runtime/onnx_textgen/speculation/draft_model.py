@@ -123,7 +123,7 @@ class Assistant(Drafter):
         decoder.rewind(shared)
         if shared < self.prompt_tokens < len(self.text):
             self.feed(decoder, self.text[shared : self.prompt_tokens], scope)
-            self.source.prefixes.keep(decoder)
+            self.source.prefixes.keep(decoder, self.prompt_tokens)
             shared = self.prompt_tokens
         self.known = len(self.text)
         return self.feed(decoder, self.text[shared:], scope)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import onnx_textgen
@@ -72,3 +74,50 @@ def test_scores_do_not_depend_on_what_was_generated(usual: Model, exact: Model) 
     found = usual.generate("Once upon a time", max_new_tokens=20, seed=3)
     text = "Once upon a time" + found.text
     assert usual.score(text).logprobs == exact.score(text).logprobs
+
+
+def test_of_samples_the_store_keeps_the_prompt_alone(usual: Model) -> None:
+    model = Model(usual.folder, usual.manifest, usual.graph, chat_template=None)
+    prompt = "Once upon a time there was a cat. It sat in the sun, and the sun was warm."
+    model.generate(prompt, num_return_sequences=6, max_new_tokens=20, seed=1)
+    held = model.generator.prefixes.held_bytes
+    assert held == usual.new_context().bytes_of(len(model.encode(prompt)))
+
+
+def test_a_prompt_is_kept_where_its_answer_has_no_room(usual: Model) -> None:
+    prompt = "Once upon a time there was a cat. It sat in the sun, and the sun was warm."
+    ids = usual.encode(prompt)
+    model = Model(
+        usual.folder, usual.manifest, usual.graph, chat_template=None, prefix_cache=usual.new_context().bytes_of(len(ids) + 5)
+    )
+    model.generate(prompt, max_new_tokens=20, temperature=0)
+    assert model.generate(prompt, max_new_tokens=1).stats.reused_tokens >= len(ids) - 3
+
+
+def test_inexact_tokens_do_not_keep_exact_ones_from_the_store(usual: Model, exact: Model) -> None:
+    found = usual.generate("Once upon a time there was a cat that sat", max_new_tokens=30, temperature=0)
+    ids = [*found.prompt_ids, *found.token_ids, 40, 41]
+    context = usual.new_context()
+    context.feed(found.prompt_ids)
+    for token_id in found.token_ids:
+        context.feed([token_id])
+    inexact = context.snapshot()
+    assert inexact.exact_part(len(ids)) == len(found.prompt_ids) < len(inexact.token_ids)
+    model = Model(exact.folder, exact.manifest, exact.graph, chat_template=None, exact_history=True)
+    model.generator.prefixes.add(inexact)
+    first = model.generate(ids, max_new_tokens=5, temperature=0)
+    assert first.stats.reused_tokens <= len(found.prompt_ids)
+    assert model.generate(ids, max_new_tokens=5, temperature=0).stats.reused_tokens >= len(ids) - 3
+
+
+def test_a_folder_of_prompts_gets_no_answers(usual: Model, tmp_path: Path) -> None:
+    with onnx_textgen.load(threads=1, device="cpu", prefix_folder=tmp_path) as model:
+        prompt = "Once upon a time there was a cat. " * 10
+        model.generate(prompt, max_new_tokens=40, temperature=0)
+    files = list(tmp_path.glob("prefix-*.npz"))
+    with onnx_textgen.load(threads=1, device="cpu", prefix_folder=tmp_path) as again:
+        found = again.generate(prompt, max_new_tokens=1, temperature=0)
+        assert len(found.prompt_ids) - 3 <= found.stats.reused_tokens
+    assert len(files) == 1
+    with np.load(files[0]) as arrays:
+        assert json.loads(arrays["header"].tobytes())["held"] == len(found.prompt_ids)

@@ -288,3 +288,16 @@ def test_files_that_change_before_the_second_engine_opens_are_noticed(tmp_path: 
     with pytest.raises(PackageError, match=r"model\.onnx\.data"):
         model.generate(ids_of(LONG), max_new_tokens=1)
     assert model.generate(ids_of(20), max_new_tokens=1).token_ids
+
+
+def test_answers_do_not_become_exact_when_the_second_engine_continues_them() -> None:
+    with onnx_textgen.load(device="hybrid", threads=1) as model:
+        session, ids = model.session(), list(range(100, 180))
+        session.append(ids)
+        for more in (ids, ids):
+            session.generate(max_new_tokens=30, seed=1)
+            held = session.context.snapshot
+            assert held is not None
+            assert held.exact_part(len(held.token_ids)) <= len(ids) < len(held.token_ids)
+            session.append(more)
+        assert session.generate(max_new_tokens=1, seed=1).stats.reused_tokens > 2 * len(ids), "and they are reused"
