@@ -76,7 +76,7 @@ class Decoder:
         """Per row, whose text it has; see `Origin`."""
         self.reset()
         if self.cache.windows.window is not None:
-            self.exact_history = True  # a window that has gone on cannot go back to the end of a prompt
+            self.exact_history = True  # the window after an answer does not return to the end of a prompt
         for row in range(rows):
             self.set_adapter(adapter, row=row)
 
