@@ -63,7 +63,7 @@ def test_logits_agree_to_the_last_bit_however_prompts_overlap(forgetful: Model, 
         np.testing.assert_array_equal(prefill(decoder, ids), prefill(fresh, ids))
         for token in range(2, 2 + behind):
             np.testing.assert_array_equal(decoder.feed([token]), fresh.feed([token]))
-        store.keep(decoder)
+        store.keep(decoder, len(decoder.token_ids[0]))
 
 
 @pytest.mark.parametrize("kind", GRAPHS)
@@ -73,7 +73,7 @@ def test_every_kind_of_cache_is_taken_out_and_put_back(kind: str, tmp_path) -> N
     ids = [5, 9, 1, 0, 28, 3, 3, 7, 11, 2, 4, 8, 19, 19, 6, 21, 13, 2]
     decoder = tiny.decoder(session, rows=3)
     prefill(decoder, ids[:12], row=1)
-    store.keep(decoder, row=1)
+    store.keep(decoder, len(decoder.token_ids[1]), row=1)
     for prompt in (ids, ids[:12], [*ids[:10], 1, 2, 3], [1, *ids]):
         for row in (2, 0):
             other = tiny.decoder(session, rows=3)
@@ -121,7 +121,7 @@ def test_a_chat_goes_on_where_a_template_leaves_thinking_out_and_another_begins_
 def filled(story: Model, store: PrefixStore, seed: int, length: int) -> Decoder:
     decoder = story.new_context()
     prefill(decoder, np.random.default_rng(seed).integers(2, story.manifest.geometry.vocab_size, length).tolist())
-    store.keep(decoder)
+    store.keep(decoder, len(decoder.token_ids[0]))
     return decoder
 
 
