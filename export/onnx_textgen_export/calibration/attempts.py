@@ -15,6 +15,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from onnx_textgen.errors import first_line
+from onnx_textgen.files.replace import replaced_file
 from onnx_textgen.package.manifest import Target
 
 from ..errors import ExportError, innermost
@@ -220,10 +221,9 @@ class Records:
 
     def add(self, tried: Tried) -> None:
         """Keep what an attempt gave."""
-        file = self.file_of(tried.attempt)
         found = {"size_bytes": tried.size_bytes, "loss": tried.loss, "keeps_all": tried.keeps_all}
-        file.with_suffix(".partial").write_text(json.dumps(found), encoding="utf-8")
-        file.with_suffix(".partial").rename(file)
+        with replaced_file(self.file_of(tried.attempt)) as partial:
+            partial.write_text(json.dumps(found), encoding="utf-8")
 
 
 def limit_of(options: Quantization, budget: Budget) -> float:

@@ -86,10 +86,10 @@ def find_matrices(graph: ir.Graph, options: Quantization, target: Target) -> lis
         in_two = part == "head" and target == "ort" and options.bits == 4 and options.head_bits is None
         split = find_split(product) if in_two else None
         found |= {name: matrix} if split is None else parts_of(matrix, split)
-    return [smoothable(matrix, found) for matrix in found.values()]
+    return [without_kept_maker(matrix, found) for matrix in found.values()]
 
 
-def smoothable(matrix: Matrix, found: Mapping[str, Matrix]) -> Matrix:
+def without_kept_maker(matrix: Matrix, found: Mapping[str, Matrix]) -> Matrix:
     """A matrix whose inputs are not smoothed where the rows that would take their scales keep their numbers."""
     is_kept = isinstance(matrix.maker, Rows) and matrix.maker.weight not in found
     return dataclasses.replace(matrix, maker=None) if is_kept else matrix

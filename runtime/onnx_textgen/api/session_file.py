@@ -25,9 +25,9 @@ from ..kv_cache.snapshot import Arrays, Origin, Snapshot
 
 FORMAT = "onnx-textgen session 2"
 EARLIER_FORMAT = "onnx-textgen session 1"
+"""Without a digest; the archive's own checksums remain."""
 INEXACT_FORMAT = "onnx-textgen session 3"
 """With tokens that are not exact, which earlier versions would not tell from others."""
-"""Without a digest; the archive's own checksums remain."""
 HEADER, TOKENS, CACHE, STATE, DIGEST = "header", "token_ids", "cache/", "state/", "sha256"
 BROKEN = (
     *(zipfile.BadZipFile, zlib.error, ValueError, KeyError, TypeError, AttributeError, IndexError),

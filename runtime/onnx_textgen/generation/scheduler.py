@@ -292,7 +292,8 @@ class Scheduler:
         if self.decoder is None:  # creating it failed
             self.rows.pop(row)
             return
-        request, prompt = self.rows[row], len(self.rows[row].continuation.prompt_ids)
+        request = self.rows[row]
+        prompt = len(request.continuation.prompt_ids)
         roll_back_draft(self.decoder, request.continuation, row)
         request.continuation.close()
         try:

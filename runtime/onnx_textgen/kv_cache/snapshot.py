@@ -66,10 +66,11 @@ class Snapshot:
         return length if length >= self.shortest else 0
 
     def beginning(self, length: int, tensors: Iterable[CacheTensor]) -> Snapshot:
-        """The first `length` tokens, or as many of them as a decoder can continue from; itself if there are none."""
-        length = self.usable(length)
-        if length in (0, len(self.token_ids)):
+        """The first `length` tokens, or as many of them as a decoder can continue from."""
+        if (length := self.usable(length)) == len(self.token_ids):
             return self
+        if not length:
+            return Snapshot((), {}, origin=self.origin)
         states = {held: arrays for held, arrays in self.states.items() if held <= length}
         token_ids, arrays = self.token_ids[:length], self.cut(length, tensors)
         return dataclasses.replace(self, token_ids=token_ids, tensors=arrays, states=states, exact_length=self.exact_part(length))

@@ -121,3 +121,18 @@ def test_a_folder_of_prompts_gets_no_answers(usual: Model, tmp_path: Path) -> No
     assert len(files) == 1
     with np.load(files[0]) as arrays:
         assert json.loads(arrays["header"].tobytes())["held"] == len(found.prompt_ids)
+
+
+def test_the_beginning_of_a_snapshot_has_its_exact_part(usual: Model) -> None:
+    context = usual.new_context()
+    context.feed(list(range(100, 120)))
+    for token_id in range(120, 130):
+        context.feed([token_id])
+    whole, tensors = context.snapshot(), context.cache.tensors
+    assert whole.beginning(30, tensors) is whole
+    for length, exact in ((25, 20), (12, 12), (0, 0)):
+        found = whole.beginning(length, tensors)
+        assert (len(found.token_ids), found.exact_part(length)) == (length, exact)
+    again = usual.new_context()
+    again.restore(whole.beginning(25, tensors), 25)
+    assert again.token_ids == [context.token_ids[0][:25]]
