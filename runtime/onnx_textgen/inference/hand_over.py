@@ -19,7 +19,7 @@ TOKENS = 2
 """The axis of tokens in keys and values."""
 
 
-def new_reader(engine: PromptEngine, tokens: int, *, exact_history: bool) -> Decoder:
+def new_reader(engine: PromptEngine, tokens: int, *, exact_history: bool = True) -> Decoder:
     """Return an empty decoder of one row with memory for `tokens` tokens on the second engine; raises `PackageError`."""
     return Decoder(engine.graph(), engine.geometry, capacity=tokens, exact_history=exact_history)
 

@@ -83,7 +83,7 @@ def fed_by_two(decoder: Decoder, run: GoldenRun) -> list[Logits]:
     """The logits of each token: those of the second engine for the first ones, which it hands over, then those of the graph."""
     assert decoder.prompt_engine is not None, "the caller has checked"
     half = len(run.prompt_ids) + len(run.new_ids) // 2
-    token_ids, reader = (*run.prompt_ids, *run.new_ids[:-1]), new_reader(decoder.prompt_engine, half, exact_history=True)
+    token_ids, reader = (*run.prompt_ids, *run.new_ids[:-1]), new_reader(decoder.prompt_engine, half)
     first = reader.feed(token_ids[:half], every_position=True)
     take_over(reader, decoder, 0, 0)
     return [*first[:, None], *(decoder.feed([token_id]) for token_id in token_ids[half:])]
