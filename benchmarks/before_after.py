@@ -27,7 +27,7 @@ NEW_TOKENS = 48
 WORKER = """
 import sys, time
 import numpy, onnx_textgen
-model = onnx_textgen.load(sys.argv[1], device="cpu", threads=int(sys.argv[2]))
+model = onnx_textgen.load(sys.argv[1], device="cpu", threads=int(sys.argv[2]), prefix_cache=0)
 vocabulary = model.manifest.geometry.vocab_size
 print(model.manifest.geometry.context_length, flush=True)
 for line in sys.stdin:

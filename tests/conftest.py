@@ -4,12 +4,14 @@ import collections
 import os
 import signal
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from onnx_textgen.backends import onnxruntime_session
 from support.examples import register_profiles
+from support.processor import products_by_onnx_runtime
 
 register_profiles()
 
@@ -70,6 +72,13 @@ def shared() -> Path:
     if not SHARED.is_dir():
         pytest.skip("needs the test data folder ../shared/data, which is not part of the repository")
     return SHARED
+
+
+@pytest.fixture
+def same_rounding() -> Iterator[None]:
+    """For what compares texts with another runtime: this project's kernels sum in another order."""
+    with products_by_onnx_runtime():
+        yield
 
 
 MOST_FILES = 30

@@ -102,6 +102,7 @@ def all_peers() -> list[Peer]:
             peers.append(Peer("onnx-textgen, blocks of 64", "onnx-textgen", precision, larger, "onnx_textgen_worker.py"))
         codes, hybrid = ("GRAPH", "int8_cache_model.onnx"), ("DEVICE", "hybrid")
         for title, environment, variables in (
+            ("onnx-textgen, without its kernels", "onnx-textgen", (("ONNX_TEXTGEN_KERNELS", "0"),)),
             ("onnx-textgen, cache of 8 bits", "onnx-textgen", (codes,)),
             ("onnx-textgen, hybrid", "onnx-textgen+openvino", (hybrid,)),
             ("onnx-textgen, hybrid, cache of 8 bits", "onnx-textgen+openvino", (hybrid, codes)),

@@ -33,6 +33,7 @@ def test_the_recipe_of_ort_format_writes_the_golden_continuation(
     assert capsys.readouterr().out.strip() == str(list(read_manifest(find_package("story")).golden[0].new_ids))
 
 
+@pytest.mark.usefixtures("same_rounding")
 @pytest.mark.skipif(shutil.which("rustc") is None, reason="the program is in Rust")
 def test_the_program_in_rust_writes_what_this_runtime_writes(tmp_path: Path) -> None:
     genai = pytest.importorskip("onnxruntime_genai", reason="the program calls its library")

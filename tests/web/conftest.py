@@ -7,6 +7,7 @@ import pytest
 
 import onnx_textgen
 from support.node import Node, copy_web
+from support.processor import products_by_onnx_runtime
 
 
 @pytest.fixture(scope="session")
@@ -26,4 +27,10 @@ def node(web: Path) -> Iterator[Node]:
 @pytest.fixture(scope="session")
 def story() -> onnx_textgen.Model:
     """The embedded default on one thread, in Python."""
-    return onnx_textgen.load(threads=1, device="cpu")
+    with products_by_onnx_runtime():
+        return onnx_textgen.load(threads=1, device="cpu")
+
+
+@pytest.fixture(autouse=True)
+def compared(same_rounding: None) -> None:
+    """Every text here is compared with another runtime's."""

@@ -14,7 +14,7 @@ class Engine:
         import onnx_textgen  # noqa: PLC0415 - counts as loading
 
         self.options = {"temperature": 0.0, "loop_guard": "off"}  # random weights do not choose the end of text
-        place, device = Path(model) / os.environ.get("GRAPH", ""), os.environ.get("DEVICE", "cpu")
+        place, device = Path(model) / os.environ.get("GRAPH", ""), os.environ.get("DEVICE", "auto")
         self.model = onnx_textgen.load(place, device=device, threads=threads, prefix_cache=0)
 
     def generate(self, token_ids, new):

@@ -18,15 +18,16 @@ from typing import Any
 import onnxruntime
 
 from ..errors import LOG, DeviceError, OptionError, PackageError, did_you_mean, first_line
-from ..files.graph_file import refuse_functions
+from ..files.graph_file import map_model, refuse_functions, with_links_followed
 from ..machine_limits import threads_within_limits
+from . import kernels
 from .placement import ATTENTION, CPU_PROVIDER, RECORD, placed_operators
 from .plugins.known import PLUGINS
 from .plugins.memory import DeviceMemory
 from .plugins.registration import find_device
 from .protocol import CPU, Device
 from .signature import CacheTensor, Hints, Input, Values, read_cache, read_encoder_inputs, read_inputs, read_rotary_switch
-from .windowed_graph import windowed_model
+from .windowed_graph import MOST_BYTES, windowed_model
 
 IOBinding, OrtValue = onnxruntime.IOBinding, onnxruntime.OrtValue
 AdapterFormat = onnxruntime.AdapterFormat
@@ -74,6 +75,8 @@ class OnnxRuntimeSession:
     """See `Graph.most_tokens`."""
     memory: DeviceMemory | None = None
     """Where caches keep their tensors on a plug-in's device; None: in ONNX Runtime's own memory of `device`."""
+    shares_weights: bool = False
+    """Whether another session of the same weights takes little memory: this project's kernels compute the products."""
 
     def model(self) -> bytes:
         """The content of the graph, without its weights."""
@@ -201,8 +204,11 @@ def open_on(
         refuse_functions(path)
         if device.kind == "cpu" and not whole_past and (model := windowed_model(path)) is not None:
             own_model = functools.partial(windowed_content, path)
+    faster = add_kernels(path, model, options) if device.kind == "cpu" and kernels.instructions() is not None else None
+    model = faster or model
     if model is not None:
-        set_weights_folder(options, path.parent)
+        model, folder = with_links_followed(path, model)
+        set_weights_folder(options, folder)
     memory, providers, remedy = None, list[Any]((CPU_PROVIDER,)), INSTALL_CUDA
     if (plugin := PLUGINS.get(device.kind)) is not None:
         found = find_device(plugin, device.index)
@@ -228,7 +234,8 @@ def open_on(
         raise PackageError(f"ONNX Runtime cannot open {path.name}: {first_line(error)}; export or fetch the model again") from error
     if device.kind == "cuda" and ort.get_providers()[0] != CUDA_PROVIDER:
         raise DeviceError(f"{device} was requested but did not start (a driver or library is missing); {INSTALL_CUDA}")
-    session = OnnxRuntimeSession(ort, device, inputs, outputs, hints, path, own_model=own_model, memory=memory)
+    extra: dict[str, Any] = {"own_model": own_model, "memory": memory, "shares_weights": faster is not None}
+    session = OnnxRuntimeSession(ort, device, inputs, outputs, hints, path, **extra)
     if VERSION < INT8_CACHE_MIN_VERSION and any(element == "tensor(int8)" for _, element in inputs.values()):
         needed = ".".join(map(str, INT8_CACHE_MIN_VERSION))
         raise PackageError(
@@ -236,6 +243,24 @@ def open_on(
             f"use {needed} or newer (pip install -U onnxruntime), or open the folder's main graph"
         )
     return session
+
+
+def add_kernels(path: Path, model: bytes | None, options: onnxruntime.SessionOptions) -> bytes | None:
+    """The graph, given as bytes or as its file, with this project's kernels; None if it has no products that they compute."""
+    if model is None:
+        with map_model(path) as content:
+            if len(content) > MOST_BYTES or content.find(kernels.OPERATOR.encode()) < 0:
+                return None
+            model = content[:]
+    try:
+        if (found := kernels.with_kernels(model, path.parent)) is not None:
+            options.register_custom_ops_library(str(kernels.LIBRARY))
+        return found
+    except (PackageError, ValueError, OSError):  # ONNX Runtime says what is wrong with a graph or its files
+        return None
+    except Exception as error:  # noqa: BLE001 - ONNX Runtime's have no common type
+        LOG.warning("ONNX Runtime does not take this project's kernels, so products are slower: %s", first_line(error))
+        return None
 
 
 def windowed_content(path: Path) -> bytes:

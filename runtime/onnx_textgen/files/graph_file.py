@@ -12,6 +12,7 @@ from collections.abc import Container, Iterator
 from pathlib import Path
 
 from ..errors import PackageError
+from .onnx_graph import GRAPH, MODEL, TENSOR
 from .onnx_wire import Message, read_spans
 from .text_files import readable
 
@@ -104,3 +105,30 @@ def external_files(content: bytes | mmap.mmap) -> Iterator[str]:
                 raise PackageError("it has too many fields")
             if number in PATHS_TO_TENSORS[kind] and content.find(LOCATION, first, last) >= 0:
                 pending.append((PATHS_TO_TENSORS[kind][number], first, last))
+
+
+def with_links_followed(path: Path, model: bytes) -> tuple[bytes, Path]:
+    """The content of the graph at `path`, and the folder where an engine that opens it from memory finds its weights.
+
+    A cache of the hub has links in a model's folder; the files themselves lie in another folder, under other names. An engine
+    that opens the file looks there too, but from memory it takes only what lies in the folder that it is told.
+    """
+    if not path.is_symlink():
+        return model, path.parent
+    folder, message = path.resolve().parent, Message(model)
+    (graph,) = message.messages(MODEL.GRAPH)
+    tensors, is_changed = graph.messages(GRAPH.INITIALIZER), False
+    for tensor in tensors:
+        entries = tensor.messages(TENSOR.EXTERNAL)
+        for entry in entries:
+            if entry.text(1) == LOCATION.decode():
+                real = (path.parent / entry.text(2)).resolve()
+                if not real.is_relative_to(folder):
+                    return model, path.parent
+                entry.replace(2, [real.relative_to(folder).as_posix()])
+                is_changed = True
+        tensor.replace(TENSOR.EXTERNAL, entries)
+    if is_changed:
+        graph.replace(GRAPH.INITIALIZER, tensors)
+        message.replace(MODEL.GRAPH, [graph])
+    return bytes(message), folder

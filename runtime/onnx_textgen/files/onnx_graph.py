@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from .onnx_wire import Message
+from .onnx_wire import Message, read_varint
 
-FLOAT, UINT8, INT32, INT64, FLOAT16 = 1, 2, 6, 7, 10
+FLOAT, UINT8, INT8, INT32, INT64, FLOAT16 = 1, 2, 3, 6, 7, 10
 """Element types in ONNX."""
 
 
@@ -31,13 +31,13 @@ class NODE:
 class ATTRIBUTE:
     """Field numbers of an attribute."""
 
-    NAME, INT, TENSOR, GRAPH, TYPE = 1, 3, 5, 6, 20
+    NAME, INT, TEXT, TENSOR, GRAPH, TYPE = 1, 3, 4, 5, 6, 20
 
 
 class TENSOR:
     """Field numbers of a tensor."""
 
-    SIZES, ELEMENT_TYPE, NAME, DATA = 1, 2, 8, 9
+    SIZES, ELEMENT_TYPE, NAME, DATA, EXTERNAL = 1, 2, 8, 9, 13
 
 
 def with_branches(nodes: Iterable[Message]) -> Iterator[Message]:
@@ -62,6 +62,11 @@ def make_node(operator: str, inputs: Iterable[str], outputs: Iterable[str], **at
     return node
 
 
+def make_text_attribute(name: str, text: str) -> Message:
+    """Make an attribute of a node that is a text."""
+    return Message().add(ATTRIBUTE.NAME, name).add(ATTRIBUTE.TEXT, text).add(ATTRIBUTE.TYPE, 3)
+
+
 def make_graph(nodes: Sequence[Message], outputs: Iterable[str], element_type: int) -> Message:
     """Make the graph of a branch; it needs no inputs, because a branch can use every value outside."""
     names = list(outputs)
@@ -73,6 +78,20 @@ def make_tensor(name: str, data: bytes, shape: Sequence[int], element_type: int)
     """Make a constant tensor."""
     tensor = Message().add(TENSOR.SIZES, *shape).add(TENSOR.ELEMENT_TYPE, element_type).add(TENSOR.NAME, name)
     return tensor.add(TENSOR.DATA, data)
+
+
+def sizes_of(tensor: Message) -> list[int]:
+    """The sizes of a constant tensor."""
+    found = list[int]()
+    for number, _, value in tensor.fields:
+        if number == TENSOR.SIZES and isinstance(value, int):
+            found.append(value)
+        elif number == TENSOR.SIZES and isinstance(value, bytes):  # written together, as protobuf allows too
+            position = 0
+            while position < len(value):
+                size, position = read_varint(value, position)
+                found.append(size)
+    return found
 
 
 def make_value_info(name: str, element_type: int, shape: Sequence[int | str] | None = None) -> Message:

@@ -34,6 +34,7 @@ def test_greedy_tokens_are_the_same_at_both_targets(target: str, stories: dict[s
     same_tokens(stories[target])
 
 
+@pytest.mark.usefixtures("same_rounding")
 @pytest.mark.parametrize("name", ["story", "tiny-transformer"])
 def test_the_embedded_models_write_the_same_texts_at_int8(name: str) -> None:
     same_tokens(find_package(name))

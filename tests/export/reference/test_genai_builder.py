@@ -10,6 +10,8 @@ import torch
 import transformers
 
 import onnx_textgen
+from onnx_textgen.backends import kernels
+from support.processor import products_by_onnx_runtime
 
 pytest.importorskip("onnxruntime_genai", reason="the builder and the engine are onnxruntime-genai")
 
@@ -65,6 +67,7 @@ PROMPTS = [[5], [150, 17, 42, 9, 111, 66, 3], list(range(3, 120, 3))]
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("same_rounding")
 def test_folders_of_the_builder_open_as_they_are(built: tuple[str, Path, transformers.PreTrainedModel]) -> None:
     precision, folder, reference = built
     model = onnx_textgen.load(folder, threads=1, device="cpu")
@@ -82,3 +85,16 @@ def test_folders_of_the_builder_open_as_they_are(built: tuple[str, Path, transfo
             if expected:
                 np.testing.assert_allclose(model.score(prompt).logprobs, expected, atol=ERRORS[precision])
         assert made.token_ids == tuple(want[: want.index(2)] if 2 in want else want)
+
+
+@pytest.mark.slow
+def test_the_kernels_compute_the_builders_products_too(built: tuple[str, Path, transformers.PreTrainedModel]) -> None:
+    precision, folder, _ = built
+    if kernels.instructions() is None or precision in ERRORS:
+        pytest.skip("no products of 4 or 8 bits, or no kernels")
+    model = onnx_textgen.load(folder, threads=1, device="cpu")
+    with products_by_onnx_runtime():
+        other = onnx_textgen.load(folder, threads=1, device="cpu")
+    assert (model.graph.shares_weights, other.graph.shares_weights) == (True, False)
+    for prompt in PROMPTS[1:]:
+        np.testing.assert_allclose(model.score(prompt).logprobs, other.score(prompt).logprobs, atol=0.05)
