@@ -5,7 +5,7 @@ namespace textgen {
 namespace {
 
 // Codes of 4 bits: sums of four groups fit in 16 bits.
-struct NibbleSums {
+struct Avx2NibbleSums {
     using Partial = __m256i;
     static __m256i begin(__m256i) { return _mm256_setzero_si256(); }
     static __m256i add(__m256i sum, __m256i codes, __m256i others) {
@@ -17,7 +17,7 @@ struct NibbleSums {
 };
 
 // Codes of 8 bits: sums of two products fit in 16 bits if both factors are at most 128, so these count from 128.
-struct ByteSums {
+struct Avx2ByteSums {
     static constexpr int32_t kOffset = 128;
     using Partial = __m256i;
     static __m256i begin(__m256i sum) { return sum; }
@@ -30,9 +30,8 @@ struct ByteSums {
 };
 
 struct Vectors : Vectors256 {
-    using Bytes = WholeCodes<ByteSums>;
-    using Unpacked = WholeCodes<NibbleSums>;
-    using Nibbles = HalfCodes<NibbleSums>;
+    using ByteSums = Avx2ByteSums;
+    using NibbleSums = Avx2NibbleSums;
 };
 
 }  // namespace

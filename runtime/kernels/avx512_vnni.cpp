@@ -30,37 +30,11 @@ struct Vectors {
     static Int even(Int words) { return _mm512_and_si512(words, _mm512_set1_epi8(15)); }
     static Int odd(Int words) { return even(_mm512_srli_epi16(words, 4)); }
     static Int at(const uint32_t* words, int64_t vector) { return _mm512_loadu_si512(words + vector * kLanes); }
+    static void put(uint32_t* words, int64_t vector, Int numbers) { _mm512_storeu_si512(words + vector * kLanes, numbers); }
+    static Int dot(Int sum, Int codes, Int others) { return _mm512_dpbusd_epi32(sum, codes, others); }
 
-    struct Sums {
-        using Partial = Int;
-        static Int begin(Int sum) { return sum; }
-        static Int add(Int sum, Int codes, Int others) { return _mm512_dpbusd_epi32(sum, codes, others); }
-        static Int end(Int, Int partial) { return partial; }
-    };
-    struct Bytes : Sums {
-        static constexpr int32_t kOffset = 0;
-        const uint32_t* words;
-        explicit Bytes(const uint32_t* words) : words(words) {}
-        Int at(int64_t group, int half) const { return Vectors::at(words, group * 2 + half); }
-    };
-    using Unpacked = Bytes;
-    struct Nibbles : Sums {
-        const uint32_t* words;
-        explicit Nibbles(const uint32_t* words) : words(words) {}
-        Int at(int64_t group, int half) const {
-            const Int both = Vectors::at(words, group / 2 * 2 + half);
-            return group % 2 == 0 ? even(both) : odd(both);
-        }
-    };
-
-    static void unpack(const uint32_t* words, int64_t count, int64_t width, uint32_t* out) {
-        for (int64_t begin = 0; begin < count; begin += width)
-            for (int64_t half = 0; half < width; half += kLanes) {
-                const Int both = _mm512_loadu_si512(words + begin + half);
-                _mm512_store_si512(out + 2 * begin + half, even(both));
-                _mm512_store_si512(out + 2 * begin + width + half, odd(both));
-            }
-    }
+    using ByteSums = DotSums<Vectors>;
+    using NibbleSums = DotSums<Vectors>;
 };
 
 }  // namespace

@@ -4,18 +4,11 @@
 namespace textgen {
 namespace {
 
-struct Sums {
-    static constexpr int32_t kOffset = 0;
-    using Partial = __m256i;
-    static __m256i begin(__m256i sum) { return sum; }
-    static __m256i add(__m256i sum, __m256i codes, __m256i others) { return _mm256_dpbusd_avx_epi32(sum, codes, others); }
-    static __m256i end(__m256i, __m256i partial) { return partial; }
-};
-
 struct Vectors : Vectors256 {
-    using Bytes = WholeCodes<Sums>;
-    using Unpacked = WholeCodes<Sums>;
-    using Nibbles = HalfCodes<Sums>;
+    static Int dot(Int sum, Int codes, Int others) { return _mm256_dpbusd_avx_epi32(sum, codes, others); }
+
+    using ByteSums = DotSums<Vectors>;
+    using NibbleSums = DotSums<Vectors>;
 };
 
 }  // namespace

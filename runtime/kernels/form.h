@@ -23,6 +23,46 @@ inline int32_t group_at(const int8_t* codes) {
     return group;
 }
 
+// Sums of products by an instruction that adds up a group in 32 bits.
+template <class V>
+struct DotSums {
+    static constexpr int32_t kOffset = 0;
+    using Partial = typename V::Int;
+    static Partial begin(Partial sum) { return sum; }
+    static Partial add(Partial sum, Partial codes, Partial others) { return V::dot(sum, codes, others); }
+    static Partial end(Partial, Partial partial) { return partial; }
+};
+
+// Codes of 8 bits, or of 4 bits that are unpacked: a word holds a group.
+template <class V, class Sums>
+struct WholeCodes : Sums {
+    const uint32_t* words;
+    explicit WholeCodes(const uint32_t* words) : words(words) {}
+    typename V::Int at(int64_t group, int half) const { return V::at(words, group * 2 + half); }
+};
+
+// Codes of 4 bits: a word holds those of two groups.
+template <class V, class Sums>
+struct HalfCodes : Sums {
+    const uint32_t* words;
+    explicit HalfCodes(const uint32_t* words) : words(words) {}
+    typename V::Int at(int64_t group, int half) const {
+        const auto both = V::at(words, group / 2 * 2 + half);
+        return group % 2 == 0 ? V::even(both) : V::odd(both);
+    }
+};
+
+// Makes whole codes of a panel's half codes.
+template <class V>
+void unpack(const uint32_t* words, int64_t count, uint32_t* out) {
+    for (int64_t word = 0; word < count; word++)
+        for (int half = 0; half < 2; half++) {
+            const auto both = V::at(words, 2 * word + half);
+            V::put(out, 4 * word + half, V::even(both));
+            V::put(out, 4 * word + 2 + half, V::odd(both));
+        }
+}
+
 // `R` rows by one panel. `Codes` gives the codes of a group for the first and the second half of the panel.
 template <class V, class Codes, int R>
 inline void tile(const Matrix& matrix, const Rows& rows, int64_t row, int64_t panel, const Codes& codes, float* out) {
@@ -114,12 +154,12 @@ struct Scratch {
 template <class V>
 void multiply(const Matrix& matrix, const Rows& rows, int64_t panel, float* out) {
     const uint32_t* words = matrix.codes + panel * matrix.words() * matrix.width;
-    if (matrix.bits == 8) return tiles<V>(matrix, rows, panel, typename V::Bytes{words}, out);
+    if (matrix.bits == 8) return tiles<V>(matrix, rows, panel, WholeCodes<V, typename V::ByteSums>{words}, out);
     static thread_local Scratch scratch;
     uint32_t* unpacked = rows.count <= kFewRows ? nullptr : scratch.get(2 * matrix.words() * matrix.width);
-    if (unpacked == nullptr) return tiles<V>(matrix, rows, panel, typename V::Nibbles{words}, out);
-    V::unpack(words, matrix.words() * matrix.width, matrix.width, unpacked);
-    tiles<V>(matrix, rows, panel, typename V::Unpacked{unpacked}, out);
+    if (unpacked == nullptr) return tiles<V>(matrix, rows, panel, HalfCodes<V, typename V::NibbleSums>{words}, out);
+    unpack<V>(words, matrix.words(), unpacked);
+    tiles<V>(matrix, rows, panel, WholeCodes<V, typename V::NibbleSums>{unpacked}, out);
 }
 
 // Rounds one row, 8 numbers at a time.
@@ -127,7 +167,7 @@ template <class V>
 void round_row(const Matrix& matrix, const float* numbers, int64_t row, const Rows& rows) {
     const int64_t blocks = matrix.blocks();
     const int32_t middle = matrix.zero_points != nullptr ? 0 : matrix.bits == 8 ? 128 : 8;
-    const int32_t start = (matrix.bits == 8 ? V::Bytes::kOffset : 0) - middle;
+    const int32_t start = (matrix.bits == 8 ? V::ByteSums::kOffset : 0) - middle;
     const __m256 sign = _mm256_set1_ps(-0.0f);
     const __m256i order = matrix.bits == 8 ? _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7) : _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7);
     for (int64_t block = 0; block < blocks; block++) {

@@ -37,33 +37,8 @@ struct Vectors256 {
     static Int at(const uint32_t* words, int64_t vector) {
         return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(words + vector * kLanes));
     }
-
-    static void unpack(const uint32_t* words, int64_t count, int64_t width, uint32_t* out) {
-        for (int64_t begin = 0; begin < count; begin += width)
-            for (int64_t half = 0; half < width; half += kLanes) {
-                const Int both = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(words + begin + half));
-                _mm256_store_si256(reinterpret_cast<__m256i*>(out + 2 * begin + half), even(both));
-                _mm256_store_si256(reinterpret_cast<__m256i*>(out + 2 * begin + width + half), odd(both));
-            }
-    }
-};
-
-// Codes of 8 bits as they lie in the matrix, summed up by `Sums`.
-template <class Sums>
-struct WholeCodes : Sums {
-    const uint32_t* words;
-    explicit WholeCodes(const uint32_t* words) : words(words) {}
-    __m256i at(int64_t group, int half) const { return Vectors256::at(words, group * 2 + half); }
-};
-
-// Codes of 4 bits: a word holds those of two groups.
-template <class Sums>
-struct HalfCodes : Sums {
-    const uint32_t* words;
-    explicit HalfCodes(const uint32_t* words) : words(words) {}
-    __m256i at(int64_t group, int half) const {
-        const __m256i both = Vectors256::at(words, group / 2 * 2 + half);
-        return group % 2 == 0 ? Vectors256::even(both) : Vectors256::odd(both);
+    static void put(uint32_t* words, int64_t vector, Int numbers) {
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(words + vector * kLanes), numbers);
     }
 };
 

@@ -18,7 +18,6 @@ from pathlib import Path
 
 from ..errors import LOG
 from ..files.onnx_graph import (
-    ATTRIBUTE,
     FLOAT,
     FLOAT16,
     GRAPH,
@@ -29,6 +28,7 @@ from ..files.onnx_graph import (
     UINT8,
     make_text_attribute,
     sizes_of,
+    whole_numbers,
     with_branches,
 )
 from ..files.onnx_wire import Message
@@ -113,7 +113,7 @@ def is_computed(node: Message, constants: Mapping[str, Message]) -> bool:
     """Return whether the kernels compute a node, if they can read its scales."""
     if (node.text(NODE.OPERATOR), node.text(NODE.DOMAIN)) != (OPERATOR, DOMAIN):
         return False
-    inputs, has = node.texts(NODE.INPUT), numbers_of(node)
+    inputs, has = node.texts(NODE.INPUT), whole_numbers(node)
     block, inner = has.get("block_size", 0), has.get("K", 0)
     if has.get("accuracy_level") != ACCURACY_LEVEL or has.get("bits") not in (4, 8) or block not in BLOCKS or inner % block:
         return False
@@ -129,7 +129,7 @@ def scales_of(node: Message, makers: Mapping[str, Message], constants: Mapping[s
     One tensor in float32, or in another type from which they are cast; or codes that are cast, and a factor for each column. The
     kernels multiply these when a graph is opened, so that ONNX Runtime does not hold them in float32 too.
     """
-    name, has = node.texts(NODE.INPUT)[SCALES], numbers_of(node)
+    name, has = node.texts(NODE.INPUT)[SCALES], whole_numbers(node)
     if element_type(constants, name) == FLOAT:
         return [name]
     maker, factors = makers.get(name), list[str]()
@@ -138,7 +138,7 @@ def scales_of(node: Message, makers: Mapping[str, Message], constants: Mapping[s
         if [element_type(constants, each) for each in factors] != [FLOAT] or sizes_of(constants[factors[0]]) != [has.get("N"), 1]:
             return []
         maker = makers.get(name)
-    if maker is None or maker.text(NODE.OPERATOR) != "Cast" or numbers_of(maker).get("to") != FLOAT:
+    if maker is None or maker.text(NODE.OPERATOR) != "Cast" or whole_numbers(maker).get("to") != FLOAT:
         return []
     source = maker.text(NODE.INPUT)
     is_whole = sizes_of(constants[source]) == [has["N"], has["K"] // has["block_size"]] if source in constants else False
@@ -148,11 +148,6 @@ def scales_of(node: Message, makers: Mapping[str, Message], constants: Mapping[s
 def element_type(constants: Mapping[str, Message], name: str) -> int:
     """The element type of a constant; 0 if there is none of this name."""
     return constants[name].number(TENSOR.ELEMENT_TYPE) if name in constants else 0
-
-
-def numbers_of(node: Message) -> dict[str, int]:
-    """A node's attributes that are whole numbers."""
-    return {each.text(ATTRIBUTE.NAME): each.number(ATTRIBUTE.INT) for each in node.messages(NODE.ATTRIBUTE)}
 
 
 def without_unread(nodes: Sequence[Message], makers: Mapping[str, Message], outputs: Sequence[str]) -> list[Message]:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ..errors import PackageError
 from ..files.graph_file import OUR_PRODUCER, map_model, producer_of
-from ..files.onnx_graph import ATTRIBUTE, GRAPH, INT32, INT64, MODEL, NODE, element_type_of, make_value_info, with_branches
+from ..files.onnx_graph import GRAPH, INT32, INT64, MODEL, NODE, element_type_of, make_value_info, whole_numbers, with_branches
 from ..files.onnx_wire import Message
 from .signature import WINDOW_LENGTHS, WINDOW_POSITIONS, WINDOW_TOTAL
 from .window import length_name
@@ -89,7 +89,7 @@ def window_of(node: Message, values: dict[str, Message], uses: collections.Count
     inputs, outputs = node.texts(NODE.INPUT), node.texts(NODE.OUTPUT)
     if (node.text(NODE.OPERATOR), node.text(NODE.DOMAIN)) != (OPERATOR, DOMAIN) or len(outputs) != 3:
         return 0
-    size = attributes(node).get("local_window_size", 0)
+    size = whole_numbers(node).get("local_window_size", 0)
     others = [inputs[index] for index in (POSITIONS, BIAS) if index < len(inputs)] + inputs[SCALES]
     pasts, presents = inputs[PASTS], outputs[1:]
     is_alone = all(uses[past] == 1 for past in pasts) and not any(uses[present] for present in presents)
@@ -106,14 +106,9 @@ def names_read(node: Message) -> Iterator[str]:
         yield from inner.texts(NODE.INPUT)
 
 
-def attributes(node: Message) -> dict[str, int]:
-    """The whole numbers among a node's attributes."""
-    return {each.text(ATTRIBUTE.NAME): each.number(ATTRIBUTE.INT) for each in node.messages(NODE.ATTRIBUTE)}
-
-
 def rotates(node: Message) -> bool:
     """Return whether an attention rotates queries and keys itself."""
-    return bool(attributes(node).get("do_rotary"))
+    return bool(whole_numbers(node).get("do_rotary"))
 
 
 def rewire(node: Message) -> None:

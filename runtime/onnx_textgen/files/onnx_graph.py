@@ -51,6 +51,11 @@ def with_branches(nodes: Iterable[Message]) -> Iterator[Message]:
                 pending += branch.messages(GRAPH.NODE)
 
 
+def whole_numbers(node: Message) -> dict[str, int]:
+    """The whole numbers among a node's attributes, by name."""
+    return {each.text(ATTRIBUTE.NAME): each.number(ATTRIBUTE.INT) for each in node.messages(NODE.ATTRIBUTE)}
+
+
 def make_node(operator: str, inputs: Iterable[str], outputs: Iterable[str], **attributes: int | Message) -> Message:
     """Make a node of a standard operator; a message attribute is a tensor for `Constant`, else a graph."""
     node = Message().add(NODE.INPUT, *inputs).add(NODE.OUTPUT, *outputs).add(NODE.OPERATOR, operator)

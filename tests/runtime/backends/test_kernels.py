@@ -310,7 +310,6 @@ OPEN_TWICE = """
 import re, sys
 from pathlib import Path
 from onnx_textgen.backends.onnxruntime_session import open_session
-from onnx_textgen.diagnostics import devices
 def resident():
     return int(re.search(r"RssAnon:\\s+([0-9]+) kB", Path("/proc/self/status").read_text())[1]) * 1024
 before = resident()

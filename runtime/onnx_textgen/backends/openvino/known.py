@@ -9,9 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from ...files.graph_file import map_model
-from ...files.onnx_graph import GRAPH, MODEL, NODE
+from ...files.onnx_graph import GRAPH, MODEL, NODE, whole_numbers
 from ...files.onnx_wire import Message
-from ..windowed_graph import BIAS, POSITIONS, attributes
+from ..windowed_graph import BIAS, POSITIONS
 from .operators import DOMAIN, UNSUPPORTED_ATTRIBUTES
 
 STANDARD = """
@@ -39,7 +39,7 @@ def is_known(path: Path) -> bool:
 
 def is_known_node(node: Message) -> bool:
     """Return whether a node is one of `KNOWN`, in a form that OpenVINO reads."""
-    operator, found = node.text(NODE.OPERATOR), attributes(node)
+    operator, found = node.text(NODE.OPERATOR), whole_numbers(node)
     if operator not in KNOWN.get(node.text(NODE.DOMAIN), ()):
         return False
     if found.keys() & set(UNSUPPORTED_ATTRIBUTES) - SWITCHES or any(found.get(name) for name in SWITCHES):

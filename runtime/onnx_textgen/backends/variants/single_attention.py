@@ -17,7 +17,6 @@ import numpy as np
 
 from ...errors import PackageError
 from ...files.onnx_graph import (
-    ATTRIBUTE,
     GRAPH,
     INT32,
     INT64,
@@ -28,6 +27,7 @@ from ...files.onnx_graph import (
     make_node,
     make_tensor,
     make_value_info,
+    whole_numbers,
 )
 from ...files.onnx_wire import Message
 from ...options.checks import shown
@@ -141,7 +141,7 @@ def find_layers(graph: Message, cache: Sequence[CacheTensor]) -> dict[str, Layer
             raise PackageError(f"{named} has inputs or outputs other than queries, keys and values in place")
         if value.shape[-1] is None or value.kind != "shared" or value.dtype.kind != "f":
             raise PackageError(f"its {value.past} has a size or type that is not supported")
-        heads = {each.text(ATTRIBUTE.NAME): each.number(ATTRIBUTE.INT) for each in node.messages(NODE.ATTRIBUTE)}["num_heads"]
+        heads = whole_numbers(node)["num_heads"]
         found[outputs[0]] = Layer(node, key, value, heads, types[key.present])
     if by_past or not found:
         raise PackageError("its keys and values are not all kept in place by GroupQueryAttention")
