@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from ..backends.kernels import LIBRARY, instructions
 from ..backends.plugins.known import PLUGINS
 from ..errors import LOG, PackageError, first_line
 from ..inference.decoder import Decoder
@@ -72,8 +73,8 @@ class PrefixFolder:
         """See `SavedPrefixes`."""
         if len(token_ids) - longer_than < SHORTEST:
             return None
+        self.refresh(decoder)
         with self.lock:
-            self.refresh(decoder)
             found, length = self.index.find(token_ids, len(token_ids), origin)
             if found is None or length - longer_than < SHORTEST or decoder.bytes_of(len(found.token_ids)) > most_bytes:
                 return None
@@ -141,17 +142,21 @@ class PrefixFolder:
     def refresh(self, decoder: Decoder) -> None:
         """Read the beginnings of files that came since the last call, from other processes too, and forget those that are gone."""
         names = {path.name: path for path, _ in self.files() if path.name.startswith(f"prefix-{self.digest[:16]}-")}
-        for snapshot, path in list(self.paths.items()):
-            if path.name not in names:
-                self.forget(snapshot)
-        for name in names.keys() - self.seen:
-            self.seen.add(name)
+        with self.lock:
+            for snapshot, path in list(self.paths.items()):
+                if path.name not in names:
+                    self.forget(snapshot)
+            new = names.keys() - self.seen
+            self.seen |= new
+        for name in new:  # without the lock, for which the step of all texts would wait in `offer`
             try:
                 known = read_beginning(names[name], self.digest, decoder, adapters=self.adapters)
-                if known is not None:
-                    self.add(names[name], known)
             except PackageError as error:
                 self.drop(names[name], error)
+                continue
+            if known is not None:
+                with self.lock:
+                    self.add(names[name], known)
 
     def add(self, path: Path, snapshot: Snapshot) -> None:
         """Add a file to the index."""
@@ -204,7 +209,8 @@ def engine_digest(opened: OpenModel) -> str:
     plugins = [PLUGINS[device.kind].distribution] if device.kind in PLUGINS else []
     engines = ("onnxruntime", "onnxruntime-gpu", "openvino", *plugins)
     versions = [f"{name} {version}" for name in engines if (version := version_of(name)) is not None]
-    return digest_of([FORMAT, opened.digest, str(device), opened.graph.threads, os.cpu_count(), versions, processor()])
+    products = hashlib.sha256(LIBRARY.read_bytes()).hexdigest() if instructions() is not None else None
+    return digest_of([FORMAT, opened.digest, str(device), opened.graph.threads, os.cpu_count(), versions, processor(), products])
 
 
 def processor() -> str:

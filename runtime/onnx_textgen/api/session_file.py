@@ -130,8 +130,8 @@ def read_session(
             for one in context.cache.states.tensors:
                 check_array(each[one.past], one.sized(1, 0)[1:], one.dtype)
         origin, is_known = read_origin(header, adapters)
-        lengths = {"shortest": shortest_of(header), "exact_length": exact_of(header, len(cached_ids))}
-        snapshot = Snapshot(tuple(cached_ids), tensors, states, bool(header["is_beyond"]), origin, **lengths)
+        is_beyond, shortest, exact_length = bool(header["is_beyond"]), shortest_of(header), exact_of(header, len(cached_ids))
+        snapshot = Snapshot(tuple(cached_ids), tensors, states, is_beyond, origin, shortest, exact_length)
         if snapshot.usable(len(cached_ids)) != len(cached_ids) or (cached_ids and bool(states) != context.capabilities.has_states):
             raise ValueError("its states do not match its tokens")
         return token_ids, messages, snapshot if is_known else None

@@ -44,8 +44,9 @@ class Preparation:
             device = self.prompt_engine.device
         if self.store.saved is not None:
             origin = Origin(continuation.config.adapter, device, continuation.cache_salt)
+            past = None if request.context is None else request.context.snapshot
             with self.lock:  # the next one finds it in the store
-                self.store.recall(self.new_decoder(1), continuation.prompt_ids, origin)
+                self.store.recall(self.new_decoder(1), continuation.prompt_ids, origin, past=past)
 
     def read_source(self, request: Request, sources: Callable[[], Iterable[Encoded]]) -> None:
         """Let the encoder read the source of a text, unless it is that of another one; that time counts as its prompt's."""

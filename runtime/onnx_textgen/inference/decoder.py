@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -54,7 +54,7 @@ class Decoder:
         """`capabilities`: those of the graph for this output, if they are known already; `adapter`: that of all rows at first.
 
         `encoder`: the other half of an encoder-decoder; `prompt_engine`: what computes long prompts, if that is not the graph;
-        `exact_history`: later prompts reuse only what was fed as they would be, to the last bit; windows do in any case.
+        `exact_history`: later prompts reuse only what was fed as they would be, to the last bit.
         """
         self.graph, self.geometry, self.rows, self.capacity = graph, geometry, rows, capacity
         self.capabilities = capabilities or Capabilities.of(graph, geometry, output)
@@ -75,8 +75,6 @@ class Decoder:
         self.salts: list[str | None] = [None] * rows
         """Per row, whose text it has; see `Origin`."""
         self.reset()
-        if self.cache.windows.window is not None:
-            self.exact_history = True  # the window after an answer does not return to the end of a prompt
         for row in range(rows):
             self.set_adapter(adapter, row=row)
 
@@ -214,7 +212,6 @@ class Decoder:
         held, can, is_own = len(self.token_ids[row]), self.capabilities, self.engines[row] is None
         if is_own and self.exact_length[row] == held == can.aligned_to_pairs(held) and can.is_batch_invariant_run(new):
             self.exact_length[row] += new
-        self.cache.windows.mark(row, self.exact_length[row])
 
     def reusable_length(self, row: int = 0) -> int:
         """How many tokens of a row, from the first, later prompts can reuse: all, or with `exact_history` those that are exact."""
@@ -298,6 +295,7 @@ class Decoder:
                 self.cache, ids, positions, rows, advanced=lengths, scope=scope, mask=mask_of(lengths, ids.shape[1])
             )
             for row, prompt in zip(rows, prompts, strict=True):
+                self.mark([len(prompt)], row=row)
                 if self.capabilities.is_batch_invariant:
                     self.mark_exact(row, len(prompt))
                 self.token_ids[row] += prompt
@@ -324,7 +322,7 @@ class Decoder:
     def nearest(self, length: int, *, row: int = 0) -> int:
         """The longest length that a row can be rewound to, at most `length`: any, but for states and windows.
 
-        Windows return at least `backends.window.REACH` tokens back, and to the end of the row's prompt.
+        Windows return at least `backends.window.REACH` tokens back, and to the lengths that `mark` was told.
         """
         held, windows = len(self.token_ids[row]), self.cache.windows
         found = self.cache.states.nearest(row, windows.nearest(row, length, held), held)
@@ -372,6 +370,7 @@ class Decoder:
             self.origin(row),
             shortest=self.cache.windows.shortest(arrays, length),
             exact_length=min(self.exact_length[row], length),
+            windows=self.cache.windows.take_copies(row, length),
         )
 
     def restore(self, snapshot: Snapshot, length: int, *, row: int = 0) -> None:
@@ -383,6 +382,7 @@ class Decoder:
         with model_errors("restored a cache"):
             self.cache.put(row, snapshot.cut(length, self.cache.tensors), length)
             self.cache.states.put(row, snapshot.states, length)
+            self.cache.windows.put_copies(row, (each for each in snapshot.windows if each.last < length))
         self.token_ids[row], self.exact_length[row] = list(snapshot.token_ids[:length]), snapshot.exact_part(length)
         self.uses_long_rope[row] = snapshot.uses_long_rope
         self.changes += 1
@@ -408,6 +408,10 @@ class Decoder:
     def keep(self, *, row: int = 0) -> None:
         """If the graph has states, allow later rewinds of the row to its present length."""
         self.cache.states.keep(row, len(self.token_ids[row]))
+
+    def mark(self, lengths: Iterable[int], *, row: int = 0) -> None:
+        """If the graph has windows, allow later rewinds of the row to these lengths, which it may not have yet."""
+        self.cache.windows.mark(row, lengths)
 
     def check_context(self, row: int, new: int) -> None:
         """Raise `PromptError` if `new` more tokens of a row exceed the context."""

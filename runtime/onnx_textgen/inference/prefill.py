@@ -63,7 +63,10 @@ def prefill_in_parts(
     start, end = decoder.reusable(token_ids, row=row()), len(token_ids)
     decoder.rewind(start, row=row())
     decoder.reserve(end, row=row())
-    returns = lengths_to_return_to(token_ids, start, end_ids) if decoder.capabilities.has_states else []
+    returns = lengths_to_return_to(token_ids, start, end_ids)
+    decoder.mark([*returns, end], row=row())
+    if not decoder.capabilities.has_states:
+        returns = []
     while start < end:
         following = part_end(start, next((length for length in returns if length > start), end), size=size(decoder))
         if start in returns:
@@ -103,7 +106,7 @@ def prefill_elsewhere(
 
 
 def lengths_to_return_to(token_ids: Sequence[int], start: int, end_ids: Collection[int]) -> list[int]:
-    """Lengths of a prompt, fed from `start`, whose recurrent states are kept for prompts that begin like it.
+    """Lengths of a prompt, fed from `start`, whose recurrent states and windows are kept for prompts that begin like it.
 
     They end before the last token, for the same prompt again; after the last message, since a template may write the next turn
     without what it wrote to begin this answer; before the last message, and shortly before its end, since agents write it otherwise

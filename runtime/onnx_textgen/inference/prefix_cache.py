@@ -75,19 +75,21 @@ class PrefixStore:
         shared = [decoder.reusable(token_ids, row=other) if decoder.is_alike(row, other) else 0 for other in range(row)]
         longest, most = max(shared, default=0), decoder.capabilities.most_reusable(len(token_ids))
         snapshot, length = self.find(token_ids, most, origin)
-        if past is not None and past.origin == origin:
-            own = past.usable(common_prefix(past.token_ids, token_ids[:most]))
-            snapshot, length = (past, own) if own >= max(1, length) else (snapshot, length)
+        if past is not None and (own := usable(past, token_ids[:most], origin)) >= max(1, length):
+            snapshot, length = past, own
         if snapshot is not None and length >= longest:
             decoder.restore(snapshot, length, row=row)
         elif longest >= SHORTEST:
             decoder.fork(shared.index(longest), row)  # prefill removes the tokens that they do not share
 
-    def recall(self, decoder: Decoder, token_ids: Sequence[int], origin: Origin) -> None:
-        """Add a saved snapshot, if it has more of a prompt's beginning than all others; `decoder`: like the one that takes it."""
+    def recall(self, decoder: Decoder, token_ids: Sequence[int], origin: Origin, *, past: Snapshot | None = None) -> None:
+        """Add a saved snapshot, if it has more of a prompt's beginning than all others and than `past`.
+
+        `decoder`: like the one that takes it.
+        """
         if self.saved is not None:
             most = decoder.capabilities.most_reusable(len(token_ids))
-            held = self.find(token_ids, most, origin)[1]
+            held = max(self.find(token_ids, most, origin)[1], 0 if past is None else usable(past, token_ids[:most], origin))
             saved = self.saved.load(decoder, token_ids[:most], origin, longer_than=held, most_bytes=self.size_bytes)
             if saved is not None:
                 self.add(saved)
@@ -166,3 +168,8 @@ class PrefixStore:
         """Wait until what is being saved is written; nothing is saved from then on."""
         if self.saved is not None:
             self.saved.close()
+
+
+def usable(snapshot: Snapshot, token_ids: Sequence[int], origin: Origin) -> int:
+    """How many of a prompt's first tokens a snapshot has, as a decoder of that origin can continue from them."""
+    return snapshot.usable(common_prefix(snapshot.token_ids, token_ids)) if snapshot.origin == origin else 0

@@ -1,30 +1,25 @@
 """Buffers of layers with a sliding window: the last tokens of each row.
 
 A buffer has memory for `Window.capacity` tokens. When it is full, the last `Window.kept` of them move to its front, and the earlier
-ones are forgotten; so a row can be rewound at least `REACH` tokens. A longer answer would forget the end of its prompt, from which
-the next prompt of a chat continues: `Window.copied` tokens there are copied before.
+ones are forgotten; so a row can be rewound at least `REACH` tokens. To return further back, to the end of a prompt or of a message
+in it, a row marks these lengths: `Window.copied` tokens there are copied before they are forgotten.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from ..backends.onnxruntime_session import OrtValue
 from ..backends.signature import CacheTensor
-from .snapshot import ArrayMapping, Arrays, copied
+from .snapshot import ArrayMapping, Arrays, WindowCopy, copied
 
-
-@dataclasses.dataclass(frozen=True, slots=True, eq=False)
-class Copy:
-    """Copies of the tokens from `first` up to `last`."""
-
-    first: int
-    last: int
-    arrays: Arrays
+MOST_MARKS = 6
+"""The most lengths that a row marks."""
+MOST_BYTES = 128 * 2**20
+"""The most bytes of a row's copies, but that one copy is always made."""
 
 
 class Windows:
@@ -37,10 +32,12 @@ class Windows:
         """Per row, the token in the first column of the buffers."""
         self.firsts = [0] * rows
         """Per row, the first token that is held; later than the start, if the row was rewound across a move."""
-        self.marks = [0] * rows
-        """Per row, the length that it should be able to return to."""
-        self.copies: dict[int, Copy] = {}
-        """Per row, the window at its mark, once the buffers have forgotten it."""
+        self.marks = [list[int]() for _ in range(rows)]
+        """Per row, the lengths that it should be able to return to, in ascending order."""
+        self.copies = [dict[int, WindowCopy]() for _ in range(rows)]
+        """Per row, the windows at its marks that the buffers have forgotten."""
+        copied_bytes = sum(tensor.bytes_for(self.window.copied) for tensor in self.tensors) if self.window is not None else 1
+        self.most_marks = max(1, min(MOST_MARKS, MOST_BYTES // copied_bytes))
 
     def room(self, length: int) -> int | None:
         """The most tokens of a run over `length` tokens; None: any number."""
@@ -50,27 +47,34 @@ class Windows:
         """Columns that a row of `length` tokens uses."""
         return length - self.starts[row]
 
-    def mark(self, row: int, length: int) -> None:
-        """From now on, let a row be able to return to `length` tokens."""
-        self.marks[row] = length
-        if row in self.copies and self.copies[row].last != length:
-            del self.copies[row]
+    def mark(self, row: int, lengths: Iterable[int]) -> None:
+        """From now on, let a row be able to return to these lengths too, which it may not have yet.
+
+        The copy at a mark serves the `REACH` tokens before it, so marks there are left out. If there are still too many, the first
+        remains, since texts share their beginnings, and the last ones, where a text continues.
+        """
+        if self.window is None:
+            return
+        reach, copies, marks = self.window.copied - self.window.size, self.copies[row], list[int]()
+        for length in sorted({*self.marks[row], *lengths}, reverse=True):
+            if not marks or length in copies or marks[0] - length > reach:
+                marks.insert(0, length)
+        while len(marks) > self.most_marks:
+            copies.pop(marks.pop(min(1, len(marks) - 2)), None)
+        self.marks[row] = marks
 
     def nearest(self, row: int, length: int, held: int) -> int:
         """The longest length that a row of `held` tokens can return to, at most `length`."""
         if self.window is None or length >= held or self.window.suffices(self.firsts[row], length):
             return length
-        if (copy := self.copies.get(row)) is not None:
-            length = min(length, copy.last)
-            return length if self.window.suffices(copy.first, length) else 0
-        return 0
+        return max((min(length, last) for last, each in self.copies[row].items() if each.serves(min(length, last))), default=0)
 
     def settle(self, row: int, length: int, buffers: dict[str, OrtValue]) -> None:
         """Before a run, let the buffers of a row begin where its length says; raises nothing once it moves tokens."""
         if self.window is None or (start := self.window.start(length)) == self.starts[row]:
             return
         if start > self.starts[row]:
-            self.copy_mark(row, start, buffers)
+            self.copy_marks(row, start, length, buffers)
         old, new = (slice(max(start, self.starts[row]) - begin, length - begin) for begin in (self.starts[row], start))
         for tensor in self.tensors:
             values = buffers[tensor.past].numpy()
@@ -78,13 +82,14 @@ class Windows:
             values[tensor.index(row, slice(new.start))] = 0  # masked, but not a number would spread
         self.starts[row], self.firsts[row] = start, max(start, self.firsts[row])
 
-    def copy_mark(self, row: int, start: int, buffers: dict[str, OrtValue]) -> None:
-        """Copy the window at a row's mark, if tokens of it lie before `start`."""
+    def copy_marks(self, row: int, start: int, length: int, buffers: dict[str, OrtValue]) -> None:
+        """Copy the windows at a row's marks of which tokens lie before `start`; the row has `length` tokens."""
         assert self.window is not None, "the caller has checked"
-        mark = self.marks[row]
-        first = max(self.firsts[row], mark - self.window.copied)
-        if first < start and row not in self.copies and self.window.suffices(first, mark):
-            self.copies[row] = Copy(first, mark, self.cut(row, first, mark, buffers))
+        for mark in self.marks[row]:
+            first = max(self.firsts[row], mark - self.window.copied)
+            if first < start and mark <= length and mark not in self.copies[row] and self.window.suffices(first, mark):
+                arrays = self.cut(row, first, mark, buffers)
+                self.copies[row][mark] = WindowCopy(mark, self.shortest(arrays, mark), arrays)
 
     def cut(self, row: int, first: int, last: int, buffers: dict[str, OrtValue]) -> Arrays:
         """Copies of a row's tokens from `first` up to `last`."""
@@ -92,15 +97,18 @@ class Windows:
         return {tensor.past: copied(buffers[tensor.past].numpy()[tensor.index(*part)]) for tensor in self.tensors}
 
     def take(self, row: int, length: int, buffers: dict[str, OrtValue]) -> Arrays:
-        """Copies of the last tokens up to `length`, as many as it takes to continue from there; `nearest` must return `length`."""
+        """The last tokens up to `length`, at least as many as it takes to continue from there; `nearest` must return `length`."""
         if self.window is None:
             return {}
         if not length or self.window.suffices(self.firsts[row], length):
-            first = max(self.firsts[row], self.window.start(length)) if length else self.starts[row]
+            first = self.firsts[row] if length else self.starts[row]
             return self.cut(row, first, length or first, buffers)
-        copy = self.copies[row]
-        part = slice(None), slice(length - copy.first)
-        return {tensor.past: copied(copy.arrays[tensor.past][tensor.index(*part)]) for tensor in self.tensors}
+        copy = next(each for each in self.copies[row].values() if each.serves(length))
+        return copy.cut(length, self.tensors)
+
+    def take_copies(self, row: int, length: int) -> tuple[WindowCopy, ...]:
+        """The windows at marks before `length` that `take` does not have."""
+        return tuple(each for mark, each in self.copies[row].items() if mark < length)
 
     def put(self, row: int, arrays: ArrayMapping, length: int, buffers: dict[str, OrtValue]) -> None:
         """Make a row hold arrays [1, ...] that end with token `length`."""
@@ -117,7 +125,14 @@ class Windows:
             ]
             values[tensor.index(row, slice(begin - start))] = 0
             self.firsts[row] = begin
-        self.starts[row], self.marks[row] = start, length
+        self.starts[row] = start
+        self.mark(row, [length])
+
+    def put_copies(self, row: int, copies: Iterable[WindowCopy]) -> None:
+        """Let a row return to copies too that `take_copies` of this or another row returned."""
+        known = {each.last: each for each in copies}
+        self.copies[row] |= known
+        self.mark(row, known)
 
     def rewind(self, row: int, length: int, held: int, buffers: dict[str, OrtValue]) -> None:
         """Return a row of `held` tokens to a length that `nearest` returns."""
@@ -125,23 +140,23 @@ class Windows:
             return
         if not length:
             self.forget(row)
-        elif not self.window.suffices(self.firsts[row], length):
+            return
+        marks = [mark for mark in self.marks[row] if mark <= length]
+        marks += [length] if len(marks) < len(self.marks[row]) and length not in marks else []
+        copies = {last: each for last, each in self.copies[row].items() if last <= length}
+        if not self.window.suffices(self.firsts[row], length):
             self.put(row, self.take(row, length, buffers), length, buffers)
-        else:
-            self.mark(row, min(self.marks[row], length))
+        self.marks[row], self.copies[row] = marks, copies
 
     def forget(self, row: int) -> None:
         """Make a row empty."""
-        self.starts[row] = self.firsts[row] = self.marks[row] = 0
-        self.copies.pop(row, None)
+        self.starts[row] = self.firsts[row] = 0
+        self.marks[row], self.copies[row] = [], {}
 
     def copy_row(self, source: int, target: int) -> None:
         """Note that the buffers of a row became a copy of another row's."""
-        self.forget(target)
-        for numbers in (self.starts, self.firsts, self.marks):
-            numbers[target] = numbers[source]
-        if source in self.copies:
-            self.copies[target] = self.copies[source]
+        self.starts[target], self.firsts[target] = self.starts[source], self.firsts[source]
+        self.marks[target], self.copies[target] = list(self.marks[source]), dict(self.copies[source])
 
     def shortest(self, arrays: Arrays, length: int) -> int:
         """The fewest tokens, but 0, that a text of `length` tokens can be cut to, if this is what was taken of it."""

@@ -26,6 +26,7 @@ from onnx_textgen import Model
 from onnx_textgen.api import prefix_folder
 from onnx_textgen.api.prefix_folder import ABANDONED_SECONDS, FILE, PARTIAL, SHORTEST, PrefixFolder
 from onnx_textgen.api.session_file import write_session
+from onnx_textgen.backends.kernels import instructions
 from onnx_textgen.errors import OptionError, PackageError
 from onnx_textgen.inference.prefill import prefill
 from onnx_textgen.kv_cache.snapshot import Snapshot
@@ -145,10 +146,14 @@ def test_two_models_and_their_adapters_share_a_folder(tmp_path: Path) -> None:
         assert found.text == fresh.generate(BEGIN, **OPTIONS, adapter="french").text
 
 
-@pytest.mark.parametrize("change", [{"threads": 2}, {"versions": True}])
+@pytest.mark.parametrize("change", [{"threads": 2}, {"versions": True}, {"kernels": True}])
 def test_another_engine_does_not_read_it(folder: Path, monkeypatch: pytest.MonkeyPatch, change: dict) -> None:
+    change = dict(change)
     if change.pop("versions", False):
         monkeypatch.setattr(prefix_folder, "version_of", lambda _: "99")
+    if change.pop("kernels", False):
+        monkeypatch.setattr(prefix_folder, "instructions", lambda: None if instructions() else "others")
+        monkeypatch.setattr(prefix_folder, "LIBRARY", Path(__file__))
     with open_model(folder, **change) as model:
         assert model.generate(BEGIN, **OPTIONS).stats.reused_tokens == 0
     assert len(files(folder)) == 2
@@ -387,3 +392,15 @@ def test_the_prompts_of_a_session_are_saved_too(tmp_path: Path, forgetful: Model
             texts.append(session.generate(**OPTIONS))
     assert [each.stats.reused_tokens > SHORTEST for each in texts] == [False, True]
     assert [each.text for each in texts] == [forgetful.generate(BEGIN, **OPTIONS).text] * 2
+
+
+def test_a_session_does_not_read_what_it_has_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_model(tmp_path) as model:
+        session = model.session()
+        session.append(BEGIN)
+        session.generate(**OPTIONS)
+        model.generator.prefixes.saved.writer.submit(lambda: None).result()
+        assert len(files(tmp_path)) == 1 and not model.generator.prefixes.held_bytes
+        monkeypatch.setattr(prefix_folder, "read_session", lambda *_, **__: pytest.fail("it read a file"))
+        session.append(" Then")
+        assert session.generate(**OPTIONS).stats.reused_tokens > SHORTEST

@@ -3,6 +3,7 @@
 What is held and forgotten is made small here, so that short texts cross it often.
 """
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,7 @@ from onnx_textgen.cli import run
 from onnx_textgen.errors import PackageError, PromptError
 from onnx_textgen.inference.decoder import Decoder
 from onnx_textgen.inference.prefill import prefill
+from onnx_textgen.kv_cache import windows
 from onnx_textgen.kv_cache.shared import SharedCache
 from onnx_textgen.package.manifest import GRAPH
 from support.cache_graphs import CONTEXT, VOCAB_SIZE, Attention, Builder, Recurrent, Tiny
@@ -58,6 +60,12 @@ def model(folder: Path) -> Model:
 @pytest.fixture(scope="module")
 def whole(folder: Path) -> Model:
     return onnx_textgen.load(folder, device="cpu", threads=1, whole_past=True, exact_history=True)
+
+
+@pytest.fixture(scope="module")
+def usual(model: Model) -> Model:
+    """Without an exact history; token 28 ends a message."""
+    return Model(model.folder, dataclasses.replace(model.manifest, eos_ids=(28,)), model.graph, chat_template=None)
 
 
 def tiny_of(model: Model) -> Tiny:
@@ -109,19 +117,21 @@ def test_keys_and_values_do_not_depend_on_how_a_prompt_is_divided(model: Model) 
 Action = tuple[str, int, int]
 ACTIONS = st.lists(
     st.tuples(
-        st.sampled_from(["feed", "feed", "step", "rewind", "fork", "restore", "prompt"]), st.integers(0, 2), st.integers(1, 40)
+        st.sampled_from(["feed", "feed", "step", "mark", "rewind", "fork", "restore", "prompt"]),
+        st.integers(0, 2),
+        st.integers(1, 40),
     ),
     min_size=3,
     max_size=14,
 )
 
 
-@given(ACTIONS, st.integers(0, 99))
+@given(ACTIONS, st.integers(0, 99), st.booleans())
 @examples(60)
-def test_whatever_is_done_to_rows_each_goes_on_as_its_own_text(model: Model, actions: list[Action], seed: int) -> None:
+def test_whatever_is_done_to_rows_each_goes_on_as_its_own_text(model: Model, actions: list[Action], seed: int, exact: bool) -> None:
     """Against NumPy, which knows no cache: fed, stepped, rewound as far as `nearest` says, copied, taken and put."""
     tiny, draw = tiny_of(model), np.random.default_rng(seed)
-    decoder = Decoder(model.graph, model.manifest.geometry, rows=3)
+    decoder = Decoder(model.graph, model.manifest.geometry, rows=3, exact_history=exact)
     longest = [0.0] * 3  # of each row since it was empty; what was lent by another row may be no longer than a window
 
     def drawn(count: int) -> list[int]:
@@ -138,6 +148,8 @@ def test_whatever_is_done_to_rows_each_goes_on_as_its_own_text(model: Model, act
             for other in range(3):
                 if active[other]:
                     check(logits[other], tiny.logits(decoder.token_ids[other])[-1])
+        elif action == "mark":
+            decoder.mark([held, held + size], row=row)
         elif action == "rewind":
             length = decoder.nearest(max(0, held - size), row=row)
             assert held - size < max(0, longest[row] - SMALL["REACH"]) or length == held - size
@@ -172,6 +184,57 @@ def test_a_row_returns_to_the_end_of_its_prompt_after_a_long_answer(model: Model
     logits = prefill(decoder, longer).copy()
     assert np.array_equal(logits, prefill(model.new_context(), longer))
     check(logits, tiny_of(model).logits(longer)[-1])
+
+
+def test_a_row_returns_to_each_length_that_it_marked_and_a_snapshot_of_it_too(model: Model) -> None:
+    """Lengths far apart, from which the buffers have gone on; the reach before each is there too."""
+    decoder, ids, marks = model.new_context(), ids_of(90), [17, 38, 55]
+    decoder.mark(marks)
+    prefill(decoder, ids)
+    snapshot = decoder.snapshot()
+    for length in (60, 55, 50, 38, 30, 20, 17, 10, 5):
+        known = max((mark for mark in marks if mark <= length), default=0)
+        nearest = length if any(mark - 12 <= length <= mark for mark in marks) else known
+        assert decoder.nearest(length) == snapshot.usable(length) == nearest
+        other = model.new_context()
+        other.restore(snapshot, nearest)
+        part = snapshot.beginning(nearest, decoder.cache.tensors)
+        third = model.new_context()
+        third.restore(part, len(part.token_ids))
+        assert other.nearest(20) == third.nearest(20) == decoder.nearest(20) if nearest > 20 else True
+        for each in (other, third):
+            logits = prefill(each, [*ids[:nearest], 3, 4])
+            check(logits, tiny_of(model).logits([*ids[:nearest], 3, 4])[-1])
+    for length in reversed(marks):
+        decoder.rewind(length)
+        check(decoder.feed([7, 8])[-1], tiny_of(model).logits([*ids[:length], 7, 8])[-1])
+
+
+def test_copies_have_a_limit_of_which_the_first_and_the_last_remain(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    for most, left in ((6, [8, 36, 50, 64, 78, 92]), (2, [8, 92]), (1, [92])):
+        monkeypatch.setattr(
+            windows, "MOST_BYTES", most * sum(each.bytes_for(17) for each in model.graph.cache_tensors if each.window)
+        )
+        decoder = model.new_context()
+        for length in range(8, 93, 14):
+            prefill(decoder, ids_of(length))
+        assert decoder.cache.windows.marks[0] == left
+        assert set(decoder.cache.windows.copies[0]) <= set(left)
+
+
+def test_answers_stay_for_the_next_turn_and_prompts_without_them_return(usual: Model) -> None:
+    """Agents change the end of a prompt, templates drop earlier thinking, and chats begin with the same system message."""
+    tiny, system, prompt = tiny_of(usual), [*ids_of(19, 1), 28], [*ids_of(19, 1), 28, *ids_of(29, 2)]
+    answer = list(usual.generate(prompt, max_new_tokens=41, **GREEDY).token_ids)
+    for following, reused in (
+        ([*prompt, *answer, 5, 6], 88),
+        ([*prompt, *answer[20:], 5, 6], 48),
+        ([*prompt[:-3], 5, 6, 7], 46),
+        ([*system, *ids_of(30, 5)], 20),
+    ):
+        found = usual.generate(following, max_new_tokens=1, **GREEDY)
+        assert found.stats.reused_tokens == reused
+        assert list(found.token_ids) == [int(tiny.logits(following)[-1, :28].argmax())]  # 28, the last one, ends a text
 
 
 @pytest.mark.parametrize(
