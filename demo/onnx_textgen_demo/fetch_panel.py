@@ -34,11 +34,10 @@ ERROR = "error: "
 
 def make_fetch_panel(registry: ModelRegistry, picker: gr.Dropdown, opener_of: OpenerOf) -> None:
     """Add the panel in the current Gradio context; a fetched model joins the registry and the choices of the picker."""
-    first = next(iter(short_names()))
+    names = [name for name, entry in short_names().items() if entry.writes]
+    first = names[0]
     with gr.Accordion("Fetch a model", open=False, elem_id="fetch"):
-        choice = gr.Dropdown(
-            list(short_names()), value=first, label="Model to fetch", show_label=False, container=False, filterable=False
-        )
+        choice = gr.Dropdown(names, value=first, label="Model to fetch", show_label=False, container=False, filterable=False)
         status = gr.HTML(describe(first), apply_default_css=False)
         with gr.Row():
             start = gr.Button("Fetch", size="sm", min_width=60, elem_id="fetch-start")

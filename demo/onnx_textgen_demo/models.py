@@ -60,7 +60,10 @@ class ModelRegistry:
             raise OptionError(f"there is no model {name[:80]!r} here; take one of: {', '.join(self.names)}")
         with self._locks[name]:
             if name not in self._loaded:
-                self._loaded[name] = self.openers[name]()
+                model = self.openers[name]()
+                if model.manifest.text_encoder is not None:
+                    raise OptionError(f"{name} is an encoder, which writes no text; serve it with: onnx-textgen serve {name}")
+                self._loaded[name] = model
             return self._loaded[name]
 
     def chat_names(self) -> list[str]:

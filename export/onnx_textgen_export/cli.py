@@ -316,6 +316,7 @@ def show(made: Exported) -> None:
     from rich.console import Console  # noqa: PLC0415
 
     from onnx_textgen.cli.terminal.certificate import precision_in_words, scenario_table, summary_in_words  # noqa: PLC0415
+    from onnx_textgen.cli.terminal.next_step import next_step  # noqa: PLC0415
     from onnx_textgen.cli.terminal.tables import show_table  # noqa: PLC0415
     from onnx_textgen.package.manifest import INT8_CACHE_GRAPH, TOKENIZER  # noqa: PLC0415
 
@@ -337,8 +338,11 @@ def show(made: Exported) -> None:
         console.print(f"With keys and values at 8 bits ({INT8_CACHE_GRAPH}): {summary_in_words(rounded)}")
     for name, record in manifest.adapters.items():
         console.print(f"With the adapter {name}: {summary_in_words(record.certificate.get('summary', {}))}")
-    if untested := manifest.certificate["untested"]:
+    if untested := manifest.certificate.get("untested"):
         console.print(f"Not tested: {' and '.join(untested)} tokens, beyond the longest text compared")
+    if manifest.text_encoder is not None:
+        console.print(f"Next: {next_step(made.folder)}", style="dim")
+        return
     words = "Once upon a time" if manifest.encoder is None else "SOURCE"
     prompt = f'"{words}"' if TOKENIZER in manifest.files else "--token-ids 1,2,3"
     console.print(f"Next: onnx-textgen generate {prompt} --model {made.folder}", style="dim")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack, cast
 
 from torch import nn
 
@@ -22,7 +22,7 @@ from ..sources.source import Source
 from ..tokenization.text_assets import TextAssets
 from ..tracing.opening import as_source, open_source
 from ..tracing.turns import in_turn
-from ..weights.streamed import Weights
+from ..weights.streamed import Weights, is_of_transformers
 from .adapters import check_adapters, open_adapters, prove_adapters, write_adapters
 from .checks import check_kept, check_source, estimate_line, forecast_lines, forecast_of, length_lines, retrieval_lines, text_lines
 from .graphs import PackageWriter, optimized_graph
@@ -64,8 +64,23 @@ def export(
     opened = open_source(source, tokenizer=asked.tokenizer, adapter=asked.adapter, allow_pickle=asked.allow_pickle, report=report)
     assets = dataclasses.replace(opened.assets, eos_ids=asked.eos_ids) if asked.eos_ids else opened.assets
     asked = dataclasses.replace(asked, name=asked.name or opened.name, origin=asked.origin or opened.origin)
+    if reads_texts(opened.module):
+        from .text_encoders import export_text_encoder  # noqa: PLC0415
+
+        where, module, weights = opened.source_path, opened.module, opened.weights
+        written = export_text_encoder(module, weights, out, assets=assets, options=asked, folder=where, report=report)
+        return Exported(Path(out), written)
     with as_source(opened, asked.context_length) as made:
         return export_source(made, opened.weights, out, assets=assets, options=asked, source_path=opened.source_path, report=report)
+
+
+def reads_texts(module: nn.Module) -> bool:
+    """Return whether a module is a text encoder of transformers, which generates nothing."""
+    if not is_of_transformers(module):
+        return False
+    from ..huggingface.checkpoint import is_text_encoder  # noqa: PLC0415
+
+    return is_text_encoder(cast(Any, module).config)
 
 
 @in_turn

@@ -8,18 +8,27 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, PretrainedConfig, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
+    PretrainedConfig,
+    PreTrainedModel,
+)
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 from transformers.initialization import no_init_weights
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES, MODEL_MAPPING
 
 from onnx_textgen.package.hf_settings import read_json
 
@@ -69,8 +78,11 @@ def make_skeleton(config: PretrainedConfig, folder: Path) -> PreTrainedModel:
     if getattr(config, "rescale_every", 0):
         config.rescale_every = 0  # RWKV halves weights when it first runs, for float16: those here come later, and are float32
     with failing_as(f"transformers cannot build the model of {folder}"), no_init_weights(), torch.no_grad():
-        kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-        model = cast(Any, kind).from_config(config, dtype=torch.float32, trust_remote_code=False)
+        more: dict[str, Any] = {}
+        kind: Any = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+        if is_text_encoder(config):
+            kind, more = kind_of_text_encoder(config)
+        model = cast(Any, kind).from_config(config, dtype=torch.float32, trust_remote_code=False, **more)
     if not isinstance(model, PreTrainedModel):
         raise ExportError(f"{folder} is not a language model")
     model.train(False)
@@ -270,7 +282,6 @@ def open_checkpoint(
         files = TensorFiles(folder, allow_pickle=allow_pickle)
         check_sizes(given, tensors=len(files.names()), where=folder / "config.json")
     config = read_config(folder)
-    refuse_encoder(config, folder)
     settings = quantization_of(config)
     model = make_skeleton(config, folder)
     transposed = {f".{name}.weight" for name, layer in model.named_modules() if has_inputs_first(layer)}
@@ -293,14 +304,20 @@ def stored_forms(plan: Plan, files: QuantizedFiles) -> dict[str, StoredForm]:
     return found
 
 
-def refuse_encoder(config: PretrainedConfig, folder: Path) -> None:
-    """Raise `ExportError` for a model that reads a text in both directions at once, and so cannot continue one."""
+def is_text_encoder(config: PretrainedConfig) -> bool:
+    """Return whether a model reads a text in both directions at once: it makes vectors or scores, and cannot continue a text."""
     is_decoder = config.is_encoder_decoder or getattr(config, "is_decoder", False) or getattr(config, "causal", False)
-    if config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not is_decoder:
-        raise ExportError(
-            f"{folder} is an encoder of the type {config.model_type}, which fills gaps or makes vectors and generates no text; "
-            "give a decoder or an encoder-decoder, or export it with optimum: optimum-cli export onnx --model DIR OUT"
-        )
+    reads_both_ways = getattr(config, "use_bidirectional_attention", False) is True
+    return not is_decoder and (reads_both_ways or config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES)
+
+
+def kind_of_text_encoder(config: PretrainedConfig) -> tuple[Any, dict[str, Any]]:
+    """The class of a text encoder, and arguments for it: without the layer over the first token, which vectors do not need."""
+    if any(name.endswith("ForSequenceClassification") for name in config.architectures or ()):
+        return AutoModelForSequenceClassification, {}
+    made = MODEL_MAPPING.get(type(config), None)
+    takes: Mapping[str, object] = inspect.signature(made.__init__).parameters if isinstance(made, type) else {}
+    return AutoModel, {"add_pooling_layer": False} if "add_pooling_layer" in takes else {}
 
 
 def refuse_code(folder: Path) -> None:

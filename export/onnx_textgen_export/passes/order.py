@@ -56,6 +56,8 @@ class Settings:
     """What calibration chose for each matrix."""
     roundings: Roundings | None = None
     """Set by `quantize`: what it rounded."""
+    has_cache: bool = True
+    """Whether the graph continues texts; else it reads whole ones."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -79,6 +81,7 @@ LOSSLESS = Condition(
     "int8, int4 with float32 activations, target `ort`",
     lambda settings: settings.quantization is not None and keeps_numbers(settings.target, settings.quantization),
 )
+ORT_WITH_CACHE = Condition("target `ort`, decoders", lambda settings: settings.target == "ort" and settings.has_cache)
 FLOAT32_ORT = Condition("float32, target `ort`", lambda settings: settings.target == "ort" and not is_float16(settings))
 
 
@@ -185,7 +188,7 @@ PASSES: tuple[Pass, ...] = (
     Pass("optimize", plain(simplify_reshapes), "again: the step before leaves Reshapes around each attention", ORT),
     Pass("optimize", plain(remove_unused), "drops what the fused operators replaced"),
     Pass("optimize", packing_pass, "joins linear layers of one input into one product and a Split"),
-    Pass("optimize", plain(fuse_skip_norms), "joins each residual sum with the norm that reads it", ORT),
+    Pass("optimize", plain(fuse_skip_norms), "joins each residual sum with the norm that reads it", ORT_WITH_CACHE),
     Pass("optimize", plain(tidy), "drops identities, duplicates and unused nodes"),
     Pass("optimize", lossless_pass, "marks matrices that 2, 4 or 8 bits store without loss", LOSSLESS),
     Pass("store", record_pass, "records which parameters each product computes, for LoRA adapters"),

@@ -19,6 +19,7 @@ from ..files.graph_file import refuse_other_files
 from ..inference.capabilities import check_graph
 from ..inference.encoder import Encoder, GraphEncoder, StatesEncoder
 from ..inference.prompt_engine import PromptEngine
+from ..inference.text_encoder import TextEncoder
 from ..kv_cache.memory_plan import plan
 from ..machine_limits import available_bytes
 from ..package.foreign import folder_of, halves_of, is_foreign
@@ -71,7 +72,7 @@ def make_model(
         batch_size=batch_size,
         exact_history=exact_history,
     )
-    if isinstance(graph, OnnxRuntimeSession) and graph.is_accelerated:
+    if isinstance(graph, OnnxRuntimeSession) and graph.is_accelerated and manifest.text_encoder is None:
         check_golden(model.new_context(), manifest, graph.device)
     if prefix_folder is not None:
         generator = model.generator
@@ -82,6 +83,11 @@ def make_model(
 def checked(package: OpenPackage, place: Path) -> Graph:
     """The graph of a package, which fits its manifest; on some devices another one over the same weights."""
     graph, geometry = package.graph, package.manifest.geometry
+    if package.manifest.text_encoder is not None:
+        if not isinstance(graph, OnnxRuntimeSession):
+            raise DeviceError(f"{package.manifest.name} is an encoder, which runs on ONNX Runtime; take the device cpu")
+        TextEncoder(graph)
+        return graph
     check_graph(graph, geometry)
     if isinstance(graph, OnnxRuntimeSession) and graph.is_accelerated and not graph.encoder_inputs:
         graph = check_device(graph, geometry)

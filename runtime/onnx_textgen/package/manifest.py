@@ -16,7 +16,7 @@ from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 from ..errors import PackageError
 from ..options.checks import shown
 from ..options.merging import make_generation_config
-from .retrieval import EmbeddingSettings, RerankingSettings
+from .retrieval import EmbeddingSettings, PairScoring, RerankingSettings
 
 FORMAT_VERSION = 2
 """Version 2 has the weights in the folder `onnx`, and continuations in exact arithmetic."""
@@ -57,7 +57,9 @@ ALLOWED_FILES = SETTINGS_OF_OTHERS | frozenset(
 )
 ADAPTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 ADAPTER_ENDING = ".onnx_adapter"
-NEWER = frozenset({"adapters", "embedding", "reranking", "exact_ids", "encoder", "source_ids", "left_out"})
+NEWER = frozenset(
+    {"adapters", "embedding", "reranking", "exact_ids", "encoder", "source_ids", "left_out", "text_encoder", "pair_scoring"}
+)
 """Entries that the first versions of this format do not know."""
 FLOAT32_LEVELS = (0, 1)
 """The accuracy levels of quantised products at which their inputs are not rounded; at 4 they are rounded to 8 bits."""
@@ -79,6 +81,7 @@ def is_adapter_name(name: str) -> bool:
 
 Target = Literal["ort", "standard"]
 Precision = Literal["fp32", "fp16", "int8", "int4"]
+Architecture = Literal["decoder", "encoder-decoder", "encoder"]
 UNKNOWN: Literal["unknown"] = "unknown"
 """Target and precision of a folder of another exporter; a manifest of this project does not have it."""
 TargetOrUnknown = Literal["ort", "standard", "unknown"]
@@ -156,6 +159,29 @@ class EncoderRecord:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class GoldenNumbers:
+    """What a text encoder gave for a text or a pair when the package was made, as PyTorch did; `verify` compares."""
+
+    token_ids: tuple[int, ...]
+    numbers: tuple[float, ...]
+    """The vector, of length 1, or the score before its activation."""
+    type_ids: tuple[int, ...] = ()
+    """0 for the tokens of the first text of a pair and 1 for those of the second; empty: all 0."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TextEncoderRecord:
+    """Settings of a text encoder: a model that reads a whole text at once, and makes a vector of it, or a score of a pair."""
+
+    most_tokens: int
+    """Texts are cut to so many tokens, as their makers cut them."""
+    golden: tuple[GoldenNumbers, ...] = ()
+    tolerance: float = 1e-4
+    """How far numbers may be from the golden ones, relative to the largest of them: other processors sum in another order, and
+    where inputs are rounded, a sum may fall to the next code."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class AdapterRecord:
     """A LoRA adapter of the folder, whose file is called after it."""
 
@@ -205,6 +231,10 @@ class Manifest:
     """How the model makes vectors of texts; None if its makers say nothing of it."""
     reranking: RerankingSettings | None = None
     """How the model scores documents; None if it is no reranker."""
+    text_encoder: TextEncoderRecord | None = None
+    """Of a text encoder, which generates nothing; None for any other model."""
+    pair_scoring: PairScoring | None = None
+    """How a text encoder scores pairs of texts; None if it makes vectors."""
     format_version: int = FORMAT_VERSION
     sha256: str = dataclasses.field(default="", compare=False)
     """Digest of the rest of the manifest, see `manifest_digest`; empty in packages that are older than this field."""
@@ -214,6 +244,11 @@ class Manifest:
         """Whether products are computed in float32: the weights have 32 bits, or the export had `--exact`."""
         level = self.quantization.get("accuracy_level")
         return self.precision == "fp32" if level is None else level in FLOAT32_LEVELS
+
+    @property
+    def architecture(self) -> Architecture:
+        """What kind of model it is."""
+        return "encoder" if self.text_encoder is not None else "decoder" if self.encoder is None else "encoder-decoder"
 
     @property
     def size_bytes(self) -> int:
@@ -370,6 +405,13 @@ def manifest_from_json(value: object) -> Manifest:
     if (reranking := manifest.reranking) is not None:
         answers = (reranking.true_id, *([] if reranking.false_id is None else [reranking.false_id]))
         check_ids(answers, vocab_size, "reranking")
+    if (reader := manifest.text_encoder) is not None:
+        if not 1 <= reader.most_tokens <= manifest.geometry.context_length:
+            raise PackageError(
+                f"text_encoder.most_tokens should fit in the context, found {reader.most_tokens}; export the model again"
+            )
+        for index, each in enumerate(reader.golden):
+            check_ids(each.token_ids, vocab_size, f"text_encoder.golden[{index}]")
     if manifest.sha256 and manifest.sha256 != manifest_digest(value):
         raise PackageError(f"{MANIFEST} is damaged: its content does not match its sha256; export or copy the model again")
     return manifest

@@ -10,15 +10,17 @@ from ..errors import OptionError
 from ..options.checks import shown
 from ..text.prompts import Prompt
 
-Pooling = Literal["mean", "weightedmean", "last"]
-"""How the vectors of a text's tokens become one: their mean, with weights 1, 2, 3 ... by position, or the last one."""
+Pooling = Literal["mean", "weightedmean", "last", "cls", "max"]
+"""How the vectors of a text's tokens become one: their mean, with weights 1, 2, 3 ... by position, the last one, the first one, or
+the largest number in each place."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EmbeddingSettings:
     """How an embedding model makes a vector of a text."""
 
-    pooling: Pooling = "mean"
+    pooling: Literal[Pooling, "graph"] = "mean"
+    """`graph`: the graph of a text encoder returns the vectors of texts, as its makers' modules pool and project them."""
     normalize: bool = True
     """Whether vectors have the length 1."""
     prompts: dict[str, str] = dataclasses.field(default_factory=dict)
@@ -57,6 +59,14 @@ class RerankingSettings:
     """The prompt of a query for which none is named."""
     refused: str = ""
     """Why the model's scores cannot be computed here; empty if they can."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PairScoring:
+    """How a cross-encoder scores a document for a query: by the logit that its graph returns for both as a pair."""
+
+    activation: Literal["sigmoid", "identity"] = "sigmoid"
+    """What is applied to the score."""
 
 
 def chosen_prompt(settings: EmbeddingSettings | RerankingSettings, prompt: str | None, prompt_name: str | None) -> str | None:

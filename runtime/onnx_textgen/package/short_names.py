@@ -25,6 +25,8 @@ class ShortName:
     good_at: str
     sha256: str = ""
     """Of the file from the index."""
+    writes: bool = True
+    """Whether it writes texts; else it makes vectors of them."""
     sampling: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """What its makers recommend, where the file does not say it."""
 
@@ -43,6 +45,6 @@ class ShortName:
 
 @functools.cache
 def short_names() -> Mapping[str, ShortName]:
-    """Every short name, smallest model first."""
+    """Every short name: models that write texts, smallest first, then the others."""
     table = tomllib.loads((resources.files(__package__ or "") / "short_names.toml").read_text(encoding="utf-8"))
     return {name: ShortName(**entry) for name, entry in table.items()}

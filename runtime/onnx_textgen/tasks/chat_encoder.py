@@ -106,7 +106,7 @@ class ChatEncoder:
     ) -> Rendered:
         """The chat as text; `begins`: up to where an answer begins, `continues`: up to the end of the last message."""
         opened, shown = self.opened, None
-        opened.refuse_encoder_decoder("answers no chat")
+        opened.require_decoder("answers no chat")
         if opened.chat_template is None:
             raise TemplateError(f"{opened.manifest.name} has no chat template; give it a plain text")
         if tools or not all(map(is_plain, messages)):

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import get_args
+from typing import cast, get_args
 
 import numpy as np
 
-from ..backends.signature import HIDDEN_STATES
+from ..backends.signature import HIDDEN_STATES, LAST_HIDDEN_STATE
 from ..cancellation import UNCANCELLED, CancelScope
 from ..errors import OptionError, PackageError
+from ..inference.text_encoder import SENTENCE_EMBEDDING, TextEncoder
 from ..options.checks import shown, whole_number
 from ..package.retrieval import EmbeddingSettings, Pooling, with_prompt
 from ..text.prompts import Prompt
-from .embeddings import Vectors, groups, pooled, pooled_together
+from .embeddings import Vectors, groups, pooled, pooled_states, pooled_together
 from .open_model import OpenModel
 from .prompt_encoder import PromptEncoder
 
@@ -22,6 +23,15 @@ ROWS = 8
 """Most texts of one run."""
 MOST_TOGETHER = 256
 """Most tokens of a run of more than one text; longer texts are no faster together, and take more memory."""
+
+
+MOST_READ = 2048
+"""Most tokens of a run of a text encoder with more than one text, which bounds memory."""
+
+
+def fits_together(lengths: Sequence[int]) -> bool:
+    """Return whether a text encoder reads texts of these lengths in one run."""
+    return len(lengths) * max(lengths) <= MOST_READ
 
 
 class Embedder:
@@ -53,33 +63,54 @@ class Embedder:
 
         Raises `OptionError`, `PackageError` if the package cannot give them, and `InterruptedRunError` if `scope` ends it.
         """
-        settings, graph = self.settings_with(pooling), self.opened.graph
+        settings, reader = self.settings_with(pooling), self.opened.text_encoder
+        kept = settings.dimensions if dimensions is None else dimensions
+        with scope.active():
+            if reader is not None:
+                vectors = self.read(reader, encoded, settings.pooling, scope)
+            else:
+                vectors = self.feed(encoded, cast("Pooling", settings.pooling), adapter, scope)
+        if kept is not None:
+            vectors = vectors[:, : whole_number("dimensions", kept, 1, vectors.shape[1])]
+        if settings.normalize if normalize is None else normalize:
+            vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+        return vectors
+
+    def feed(self, encoded: Sequence[Sequence[int]], pooling: Pooling, adapter: str | None, scope: CancelScope) -> Vectors:
+        """Vectors [texts, width] by a decoder's hidden states."""
+        graph = self.opened.graph
         if graph.name_of(HIDDEN_STATES) not in graph.outputs:
             raise PackageError(
                 f"{self.opened.manifest.name} gives no hidden states to embed by; export it again with --hidden-states"
             )
         alone = self.opened.new_context(output=HIDDEN_STATES, adapter=adapter)
         together = self.opened.new_rows(min(ROWS, len(encoded)), adapter, output=HIDDEN_STATES)
-        width = alone.capabilities.width
-        dimensions = settings.dimensions if dimensions is None else dimensions
-        kept = width if dimensions is None else whole_number("dimensions", dimensions, 1, width)
 
         def fits(lengths: Sequence[int]) -> bool:
             is_invariant = together.capabilities.is_batch_invariant  # a vector does not depend on the texts next to its own
             return is_invariant and len(lengths) <= ROWS and together.can_prefill_together(lengths, MOST_TOGETHER)
 
-        vectors: Vectors = np.empty((len(encoded), kept), np.float32)
-        with scope.active():
-            for group in groups([len(ids) for ids in encoded], fits):
-                texts = [encoded[place] for place in group]
-                found = (
-                    pooled_together(together, texts, settings.pooling, scope)
-                    if len(texts) > 1
-                    else [pooled(alone, texts[0], settings.pooling, scope)]
-                )
-                vectors[group] = np.stack(found)[:, :kept]
-        if settings.normalize if normalize is None else normalize:
-            vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+        vectors: Vectors = np.empty((len(encoded), alone.capabilities.width), np.float32)
+        for group in groups([len(ids) for ids in encoded], fits):
+            texts = [encoded[place] for place in group]
+            is_one = len(texts) == 1
+            vectors[group] = (
+                [pooled(alone, texts[0], pooling, scope)] if is_one else pooled_together(together, texts, pooling, scope)
+            )
+        return vectors
+
+    def read(self, reader: TextEncoder, encoded: Sequence[Sequence[int]], pooling: str, scope: CancelScope) -> Vectors:
+        """Vectors [texts, width] by a text encoder."""
+        output = SENTENCE_EMBEDDING if pooling == "graph" else LAST_HIDDEN_STATE
+        vectors: Vectors = np.empty((len(encoded), reader.width(output)), np.float32)
+        for group in groups([len(ids) for ids in encoded], fits_together):
+            texts = [encoded[place] for place in group]
+            found = reader.read(texts, output, scope=scope)
+            if output == LAST_HIDDEN_STATE:
+                states = (each[: len(text)] for each, text in zip(found, texts, strict=True))
+                vectors[group] = [pooled_states(each, cast("Pooling", pooling)) for each in states]
+            else:
+                vectors[group] = found
         return vectors
 
     def settings_with(self, pooling: Pooling | None) -> EmbeddingSettings:

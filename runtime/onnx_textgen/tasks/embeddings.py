@@ -22,10 +22,11 @@ def pooled(decoder: Decoder, token_ids: Sequence[int], pooling: Pooling, scope: 
     Raises `InterruptedRunError` if `scope` ends it.
     """
     decoder.rewind(0)
-    total: States = np.zeros(decoder.capabilities.width)
+    total: States | None = None
     for start, end in part_bounds(len(token_ids), decoder.part_size, decoder.capabilities.rope_switch_length):
         states = decoder.feed(token_ids[start:end], every_position=pooling != "last", scope=scope)
         total = added(states, start, pooling, total)
+    assert total is not None, "a text has a token"
     return as_vector(total, len(token_ids), pooling)
 
 
@@ -33,31 +34,37 @@ def pooled_together(decoder: Decoder, texts: Sequence[Sequence[int]], pooling: P
     """The vectors of texts that `Decoder.can_prefill_together` accepts, in one run; they equal `pooled`'s to the last bit."""
     for row in range(len(texts)):
         decoder.rewind(0, row=row)
-    lengths, nothing = [len(text) for text in texts], np.zeros(decoder.capabilities.width)
+    lengths = [len(text) for text in texts]
     if pooling == "last":
         last = decoder.prefill_rows(texts, 0, scope=scope)
         return [as_vector(state.astype(np.float64), length, pooling) for state, length in zip(last, lengths, strict=True)]
     every = decoder.feed_rows(texts, 0, np.arange(max(lengths)), scope=scope)
-    return [
-        as_vector(added(states[:length], 0, pooling, nothing), length, pooling)
-        for states, length in zip(every, lengths, strict=True)
-    ]
+    return [pooled_states(states[:length], pooling) for states, length in zip(every, lengths, strict=True)]
 
 
-def added(states: npt.NDArray[np.float32], start: int, pooling: Pooling, total: States) -> States:
-    """`total` with the states [tokens, width] of a part that begins at `start`; for `last` the last of them alone."""
+def pooled_states(states: npt.NDArray[np.float32], pooling: Pooling) -> Vectors:
+    """One vector [width] of the states [tokens, width] of a text."""
+    return as_vector(added(states, 0, pooling), len(states), pooling)
+
+
+def added(states: npt.NDArray[np.float32], start: int, pooling: Pooling, total: States | None = None) -> States:
+    """`total`, of the tokens before, with the states [tokens, width] of a part that begins at `start`."""
     exact = states.astype(np.float64)
     if pooling == "last":
         return np.asarray(exact[-1])
+    if pooling == "cls":
+        return np.asarray(exact[0]) if total is None else total
+    if pooling == "max":
+        return np.asarray(exact.max(axis=0) if total is None else np.maximum(total, exact.max(axis=0)))
     weights = np.arange(start + 1.0, start + len(exact) + 1) if pooling == "weightedmean" else np.ones(len(exact))
-    return np.asarray(total + weights @ exact)
+    return np.asarray(weights @ exact if total is None else total + weights @ exact)
 
 
 def as_vector(total: States, length: int, pooling: Pooling) -> Vectors:
     """The sum over a text of `length` tokens as a vector; raises `ModelError` if it is not finite."""
     if not np.isfinite(total).all():
         raise ModelError("the model's hidden states are not finite numbers; check it with: onnx-textgen verify DIR")
-    weight = {"mean": length, "weightedmean": length * (length + 1) / 2, "last": 1}[pooling]
+    weight = {"mean": length, "weightedmean": length * (length + 1) / 2}.get(pooling, 1)
     return (total / weight).astype(np.float32)
 
 

@@ -19,6 +19,7 @@ from ..inference.capabilities import Capabilities
 from ..inference.decoder import Decoder
 from ..inference.encoder import Encoder
 from ..inference.prompt_engine import PromptEngine
+from ..inference.text_encoder import TextEncoder
 from ..kv_cache.memory_plan import MemoryPlan, plan, source_bytes, whole_bytes
 from ..options.checks import shown, whole_number
 from ..package.adapters import read_listed_adapters
@@ -67,7 +68,7 @@ class OpenModel:
                 self.prompt_engine.close()
             if (adapted := self.__dict__.pop("adapted", None)) is not None:
                 adapted.close()
-            for read in ("capabilities", "cache_tensors", "attention_graph"):
+            for read in ("capabilities", "cache_tensors", "attention_graph", "text_encoder"):
                 self.__dict__.pop(read, None)
 
     @property
@@ -85,6 +86,25 @@ class OpenModel:
                 "give the source to generate"
             )
 
+    def require_decoder(self, why: str) -> None:
+        """Raise `OptionError` for any other model; `why` says what an encoder-decoder does not do."""
+        self.refuse_encoder_decoder(why)
+        self.refuse_text_encoder()
+
+    def refuse_text_encoder(self) -> None:
+        """Raise `OptionError` for a text encoder, which generates nothing."""
+        if self.manifest.text_encoder is not None:
+            does = "makes vectors: call embed" if self.manifest.pair_scoring is None else "scores pairs of texts: call rerank"
+            raise OptionError(f"{self.manifest.name} is an encoder, which writes no text and {does}")
+
+    @functools.cached_property
+    def text_encoder(self) -> TextEncoder | None:
+        """What reads texts, if the model is a text encoder; raises `PackageError` for another graph than one of these."""
+        if self.manifest.text_encoder is None:
+            return None
+        assert isinstance(self.graph, OnnxRuntimeSession), "text encoders are opened there"
+        return TextEncoder(self.graph)
+
     @property
     def bos_token(self) -> str:
         """The token that begins a text, as chat templates write it; empty if there is none."""
@@ -100,7 +120,7 @@ class OpenModel:
         """How chats are written and read; raises `TemplateError` if the package has no chat template."""
         from ..chat.chat_format import ChatFormat  # noqa: PLC0415 - only chats need what reads answers, which takes 40 ms
 
-        self.refuse_encoder_decoder("answers no chat")
+        self.require_decoder("answers no chat")
         if self.chat_template is None:
             raise TemplateError(f"{self.manifest.name} has no chat template; give it a plain text")
         tokens = {"bos_token": self.bos_token, "eos_token": self.eos_token}
@@ -131,6 +151,7 @@ class OpenModel:
 
     def new_rows(self, rows: int, adapter: str | None = None, *, output: str = LOGITS, exact_history: bool = False) -> Decoder:
         """An empty decoder of `rows` rows, which have the adapter until another one is set; `exact_history`: in any case."""
+        self.refuse_text_encoder()
         opened = self.for_adapter(adapter)
         return Decoder(
             opened.graph,

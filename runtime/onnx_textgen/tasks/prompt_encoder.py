@@ -25,6 +25,7 @@ class PromptEncoder:
     def encode(self, prompt: Prompt, *, new_tokens: int = 1, any_length: bool = False) -> list[int]:
         """One prompt's token ids, after checks: not empty, in the vocabulary, and the context has space for `new_tokens` more.
 
+        A text encoder's are cut as its makers cut them.
         `any_length` skips the check of the context. Raises `PromptError`.
         """
         if isinstance(prompt, str):
@@ -32,6 +33,8 @@ class PromptEncoder:
                 bos_id = self.opened.manifest.bos_id
                 begin = f", or only the begin token: [{bos_id}]" if bos_id is not None else ""
                 raise PromptError(f"the prompt is empty; give some text{begin}")
+            if (reader := self.opened.manifest.text_encoder) is not None:
+                return self.opened.tokenizer.encode_within(reader.most_tokens, prompt)[0]
             if not any_length:
                 check_characters(prompt, self.context_length)
             ids = self.opened.tokenizer.encode(prompt)
@@ -63,7 +66,7 @@ class PromptEncoder:
 
     def encode_infill(self, prefix: str, suffix: str, *, suffix_first: bool | None = None) -> list[int]:
         """Token ids of a prompt for the text between a prefix and a suffix; see `Model.encode_infill`."""
-        self.opened.refuse_encoder_decoder("has no prefix and suffix")
+        self.opened.require_decoder("has no prefix and suffix")
         tokenizer = self.opened.tokenizer
         if tokenizer.infill is None:
             name = self.opened.manifest.name

@@ -81,6 +81,7 @@ class TextGenerator:
 
         searches: whether the call can be a beam search; any other leaves out the package's default of one.
         """
+        self.opened.refuse_text_encoder()
         defaults = self.opened.manifest.generation
         if not searches and options.get("num_beams") is None:
             defaults = {name: value for name, value in defaults.items() if name not in SEARCH}

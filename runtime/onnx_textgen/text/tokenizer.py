@@ -86,6 +86,30 @@ def without_odd_bytes(tokens: Iterable[str]) -> Iterator[str]:
             yield from [REPLACEMENT] if is_odd else (f"<0x{byte:02X}>" for byte in character.encode())
 
 
+def check_text(text: str) -> None:
+    """Raise `PromptError` for what is not valid text."""
+    if not isinstance(text, str):
+        raise PromptError(f"a prompt should be text, found {type(text).__name__}; give a str")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise PromptError(f"the prompt has a lone surrogate at character {error.start}; give valid Unicode text") from error
+
+
+def cut_lengths(lengths: Sequence[int], room: int) -> list[int]:
+    """The tokens that are kept of one or two texts so that they fit together: the longer one is cut first, then both alike.
+
+    >>> cut_lengths([9], 5), cut_lengths([2, 9], 6), cut_lengths([9, 9], 7), cut_lengths([1, 2], 6)
+    ([5], [2, 4], [3, 4], [1, 2])
+    """
+    short, long = min(lengths), max(lengths)
+    if len(lengths) == 1 or short + long <= room:
+        return [min(lengths[0], room), *lengths[1:]]
+    short = min(short, room // 2)
+    kept = [short, room - short]
+    return kept if lengths[0] <= lengths[1] else kept[::-1]
+
+
 class TextTokenizer:
     """The tokenizer of a model folder."""
 
@@ -166,18 +190,29 @@ class TextTokenizer:
         Special tokens that are written out in the text become their ids. `without`: a character whose tokens are left out.
         Raises `PromptError` if `text` is not valid text.
         """
-        if not isinstance(text, str):
-            raise PromptError(f"a prompt should be text, found {type(text).__name__}; give a str")
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise PromptError(f"the prompt has a lone surrogate at character {error.start}; give valid Unicode text") from error
+        check_text(text)
         with tokenizer_errors("this text"):
             found = self._tokenizer.encode(text, add_special_tokens=add_special_tokens)
             ids: list[int] = found.ids
             if not without:
                 return ids
             return [token_id for token_id, (start, end) in zip(ids, found.offsets, strict=True) if text[start:end] != without]
+
+    def encode_within(self, most: int, text: str, pair: str | None = None) -> tuple[list[int], list[int]]:
+        """Token ids of a text, or of a pair of texts, cut to `most` tokens with those that the tokenizer adds; and their types.
+
+        Of a pair the longer one is cut first. Raises `PromptError` as `encode` does.
+        """
+        texts = [text] if pair is None else [text, pair]
+        for each in texts:
+            check_text(each)
+        with tokenizer_errors("this text"):
+            parts = [self._tokenizer.encode(each, add_special_tokens=False) for each in texts]
+            room = most - self._tokenizer.num_special_tokens_to_add(is_pair=pair is not None)
+            for part, length in zip(parts, cut_lengths([len(part.ids) for part in parts], room), strict=True):
+                part.truncate(length)
+            found = self._tokenizer.post_process(parts[0], parts[1] if pair is not None else None)
+            return found.ids, found.type_ids
 
     def decode(self, ids: Sequence[int]) -> str:
         """Decode `ids` to text without special tokens; bytes that are not UTF-8 become U+FFFD, and unknown ids are left out.

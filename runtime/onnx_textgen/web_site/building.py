@@ -58,8 +58,10 @@ def build_site(package: Path, out: Path, *, prompts: Sequence[str] = (), cdn: bo
     """
     check_place(package, out, replace=replace)
     manifest = read_manifest(package)
-    if manifest.encoder is not None:
-        raise PackageError(f"{package} is an encoder-decoder, and a site runs decoders only; serve it with: onnx-textgen demo")
+    if manifest.architecture != "decoder":
+        raise PackageError(
+            f"{package} is an {manifest.architecture}, and a site runs decoders only; run it with: onnx-textgen serve"
+        )
     check_files(package, manifest)
     graphs = browser_graphs(package, manifest)
     names = dict.fromkeys([MANIFEST, *(name for name in TEXTS if name in manifest.files)])

@@ -18,7 +18,7 @@ from onnx_textgen.hub.model_cache import cache_folder
 from onnx_textgen.options.defaults import PREFIX_FOLDER
 from onnx_textgen.package.foreign import describe_foreign, folder_of, halves_of, is_foreign
 from onnx_textgen.package.integrity import package_bytes
-from onnx_textgen.package.manifest import MANIFEST, UNKNOWN, Manifest
+from onnx_textgen.package.manifest import MANIFEST, UNKNOWN, Architecture, Manifest
 from onnx_textgen.package.misnamed import is_model_folder, model_folders
 from onnx_textgen.package.reading import read_manifest
 
@@ -35,7 +35,7 @@ class Description:
     precision: str = UNKNOWN
     context_length: int | None = None
     """None if only the graph states it."""
-    is_encoder_decoder: bool = False
+    architecture: Architecture = "decoder"
     source_length: int | None = None
     """The most tokens of a source, for an encoder-decoder; None if only its graphs state it."""
     adapters: tuple[str, ...] = ()
@@ -102,9 +102,9 @@ class FolderSource:
         """See `Source`."""
         if is_foreign(self.place):
             size, length = describe_foreign(self.folder) if self.place.is_dir() else (self.place.stat().st_size, None)
-            reads = halves_of(self.place) is not None
+            architecture: Architecture = "decoder" if halves_of(self.place) is None else "encoder-decoder"
             needed = int(BYTES_PER_WEIGHT_BYTE * size)
-            return Description(context_length=length, is_encoder_decoder=reads, needed_bytes=needed, size_bytes=size)
+            return Description(context_length=length, architecture=architecture, needed_bytes=needed, size_bytes=size)
         manifest = read_manifest(self.folder)
         return described(manifest, needed_bytes(self.folder, manifest))
 
@@ -141,7 +141,7 @@ def described(manifest: Manifest, needed: int = 0) -> Description:
     return Description(
         precision=manifest.precision_name,
         context_length=manifest.geometry.context_length,
-        is_encoder_decoder=encoder is not None,
+        architecture=manifest.architecture,
         source_length=None if encoder is None else encoder.source_length,
         adapters=tuple(manifest.adapters),
         needed_bytes=needed,

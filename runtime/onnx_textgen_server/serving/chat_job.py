@@ -52,6 +52,9 @@ class ChatJob:
                 f"{name} is an encoder-decoder, which writes a text for a source and answers no chat; "
                 "POST the source as the prompt to /v1/completions"
             )
+        if model.manifest.text_encoder is not None:
+            path = "embeddings" if model.manifest.pair_scoring is None else "rerank"
+            raise TemplateError(f"{name} is an encoder, which writes no text; POST texts to /v1/{path}")
         if model.chat_template is None:
             raise TemplateError(f"{name} has no chat template; POST a plain text to /v1/completions instead of messages")
         self.model = model

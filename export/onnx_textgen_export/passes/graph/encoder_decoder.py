@@ -14,13 +14,13 @@ SOURCE = "source."
 
 
 def split_encoder_decoder(model: ir.Model) -> dict[str, ir.Model]:
-    """The graphs of a model by the names of their files; the graph of a decoder is not divided.
+    """The graphs of a model by the names of their files; that of a decoder or a text encoder is not divided.
 
     The graphs share the tensors of their weights. A decoder with attention weights as outputs becomes two: the package's own,
     without them, and the graph that shows attention.
     """
     names = [str(value.name) for value in model.graph.outputs]
-    if LAST_HIDDEN_STATE not in names:
+    if LAST_HIDDEN_STATE not in names[1:]:
         return {GRAPH: model}
     first = names.index(LAST_HIDDEN_STATE)
     own = [name for name in names[:first] if not name.startswith((ATTENTIONS, CROSS_ATTENTIONS))]

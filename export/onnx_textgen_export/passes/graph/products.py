@@ -15,7 +15,7 @@ import onnx_ir as ir
 from .linear import is_constant, sizes_of
 
 Part = Literal["head", "router", "values", "feed-forward out", "other"]
-ATTENTION = frozenset({"GroupQueryAttention", "Attention"})
+ATTENTION = frozenset({"GroupQueryAttention", "Attention", "MultiHeadAttention"})
 NORMS = frozenset(
     {
         "RMSNormalization",
@@ -91,14 +91,15 @@ def is_large_table(node: ir.Node, smallest: int) -> bool:
     return len(sizes) == 2 and sizes[0] >= smallest and node.attributes.get_int("axis", 0) == 0
 
 
-def part_of(product: Product, products: dict[ir.Node, Product], logits: ir.Value) -> Part:
+def part_of(product: Product, products: dict[ir.Node, Product], logits: ir.Value | None) -> Part:
     """The role of a product in the decoder.
 
     `values`: it computes the values of attention (or queries, keys and values together); `feed-forward out`: it ends a
     feed-forward layer. Both write to the residual stream with little averaging, and are most sensitive to rounding.
     """
     below = list(reached(product.node, products))
-    if logits in product.node.outputs or any(logits in node.outputs for node, _ in below if node not in products):
+    ends = [product.node, *(node for node, _ in below if node not in products)]
+    if logits is not None and any(logits in node.outputs for node in ends):
         return "head"
     if any(node.op_type == "TopK" for node, _ in below):
         return "router"

@@ -60,7 +60,7 @@ def quantize(model: ir.Model, options: Quantization, target: Target = "ort", pla
     if plan is not None:
         split_matrices(graph, plan.splits)
     products = find_products(graph)
-    logits = next(value for value in graph.outputs if value.name == "logits")
+    logits = next((value for value in graph.outputs if value.name == "logits"), None)
     parts = {node: part_of(product, products, logits) for node, product in products.items()}
     tables = [node for node in find_tables(graph, SMALLEST_TABLE) if can_gather(node, options)]
     tabled = frozenset(id(node.inputs[0]) for node in tables)

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from ..terminal import screen
+from ..terminal.next_step import next_step
 
 
 def build_package(
@@ -34,4 +35,4 @@ def build_package(
         screen.progress(f"building {out} ...")
         made = build(file, source, out, force=force)
         screen.progress("")
-    screen.note(f"{made} has the bytes of the proven export; next: onnx-textgen chat --model {made}")
+    screen.note(f"{made} has the bytes of the proven export; next: {next_step(made)}")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ...backends.onnxruntime_session import OnnxRuntimeSession
-    from ...package.manifest import AdapterRecord, EncoderRecord, Manifest
+    from ...package.manifest import AdapterRecord, EncoderRecord, Manifest, TextEncoderRecord
     from ...package.retrieval import EmbeddingSettings, RerankingSettings
 
 
@@ -76,17 +76,7 @@ def facts(path: Path, manifest: Manifest, cache: str) -> list[tuple[str, str]]:
         ("heads", f"{geometry.heads} of size {geometry.head_size}, {geometry.kv_heads} for keys and values"),
         ("vocabulary", f"{geometry.vocab_size:,}"),
         ("context", f"{geometry.context_length:,} tokens"),
-        *(reads_source(manifest.encoder) if manifest.encoder is not None else ()),
-        ("cache", cache),
-        ("begins with id", "none" if manifest.bos_id is None else str(manifest.bos_id)),
-        ("ends with id", ", ".join(map(str, manifest.eos_ids)) or "none"),
-        ("defaults", ", ".join(f"{name} {value}" for name, value in manifest.generation.items()) or "none"),
-        *(
-            (("not followed", ", ".join(f"{name} {value!s:.40}" for name, value in manifest.left_out.items())),)
-            if manifest.left_out
-            else ()
-        ),
-        ("golden runs", str(len(manifest.golden))),
+        *(texts_written(manifest, cache) if manifest.text_encoder is None else texts_read(manifest, manifest.text_encoder)),
     ]
     lines += [(f"adapter {name}", adapter_in_words(record)) for name, record in manifest.adapters.items()]
     if manifest.embedding is not None:
@@ -100,6 +90,28 @@ def facts(path: Path, manifest: Manifest, cache: str) -> list[tuple[str, str]]:
     if summary := certificate.summary_in_words(manifest.summary):
         lines.append(("proof", summary))
     return lines + [(f"proof: {name.replace('_', ' ')}", words) for name, words in proof(manifest.certificate)]
+
+
+def texts_written(manifest: Manifest, cache: str) -> Iterator[tuple[str, str]]:
+    """Return what a model that generates texts reads and keeps, and how its texts begin and end."""
+    if manifest.encoder is not None:
+        yield from reads_source(manifest.encoder)
+    yield "cache", cache
+    yield "begins with id", "none" if manifest.bos_id is None else str(manifest.bos_id)
+    yield "ends with id", ", ".join(map(str, manifest.eos_ids)) or "none"
+    yield "defaults", ", ".join(f"{name} {value}" for name, value in manifest.generation.items()) or "none"
+    if manifest.left_out:
+        yield "not followed", ", ".join(f"{name} {value!s:.40}" for name, value in manifest.left_out.items())
+    yield "golden runs", str(len(manifest.golden))
+
+
+def texts_read(manifest: Manifest, about: TextEncoderRecord) -> Iterator[tuple[str, str]]:
+    """Return what a text encoder reads and gives."""
+    texts = "texts" if manifest.pair_scoring is None else "pairs of texts"
+    yield "reads", f"{texts} of up to {about.most_tokens:,} tokens; longer ones are cut"
+    if manifest.pair_scoring is not None:
+        yield "gives", f"a score of a query and a document, through {manifest.pair_scoring.activation}"
+    yield "golden runs", str(len(about.golden))
 
 
 def reads_source(encoder: EncoderRecord) -> Iterator[tuple[str, str]]:
@@ -136,7 +148,10 @@ def embedding_in_words(settings: EmbeddingSettings) -> str:
     """How an embedding model makes a vector."""
     if settings.refused:
         return f"not supported: {settings.refused}"
-    words = [f"pooling {settings.pooling}", "length 1" if settings.normalize else "any length"]
+    words = [
+        "pooled by the graph" if settings.pooling == "graph" else f"pooling {settings.pooling}",
+        "length 1" if settings.normalize else "any length",
+    ]
     words += [f"{settings.dimensions} dimensions"] if settings.dimensions is not None else []
     words += [f"compared by {settings.similarity}"] if settings.similarity else []
     return "; ".join([*words, *prompts_in_words(settings)])

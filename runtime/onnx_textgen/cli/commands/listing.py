@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -33,7 +34,10 @@ def show_models(
 
     found = list_models(folder)
     if as_json:
-        screen.print_json({"models": found})
+        older = [
+            {"is_encoder_decoder": entry.architecture == "encoder-decoder"} for entry in found
+        ]  # before there was a third kind
+        screen.print_json({"models": [dataclasses.asdict(entry) | more for entry, more in zip(found, older, strict=True)]})
     elif found:
         draw([entry for entry in found if entry.problem is None])
         for entry in found:
@@ -58,7 +62,7 @@ def draw(entries: list[Entry]) -> None:
 
 
 def chat_in_words(entry: Entry) -> str:
-    """Say whether a model can chat; an encoder-decoder never can."""
-    if entry.is_encoder_decoder:
-        return "no: encoder-decoder"
+    """Say whether a model can chat; encoders and encoder-decoders never can."""
+    if entry.architecture != "decoder":
+        return f"no: {entry.architecture}"
     return "yes" if entry.has_chat_template else "no"

@@ -10,6 +10,7 @@ import typer
 from ...api import fetching
 from ...errors import OptionError, did_you_mean
 from ..terminal import screen, tables
+from ..terminal.next_step import next_step
 
 
 class Precision(StrEnum):
@@ -75,7 +76,7 @@ def pull_model(
         make(on_hub.source, place_of(key), on_hub.repository.partition("/")[2], None, precision and precision.value)
     else:
         fetching.fetch_model(name)
-    screen.note(f"next: onnx-textgen chat {name}")
+    screen.note(f"next: {next_step(find_cached(key), name)}")
 
 
 def show_short_names() -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ...diagnostics.golden_elsewhere import Comparison
     from ...diagnostics.runtimes.protocol import Rounding, Runtime
     from ...inference.decoder import Decoder
-    from ...package.manifest import GoldenRun, Manifest
+    from ...package.manifest import GoldenRun, Manifest, TextEncoderRecord
     from ...tasks.golden_runs import Replay
 
 GROUP = "onnx_textgen.verifiers"
@@ -98,9 +98,12 @@ def verify_package(
         raise OptionError("--adapter is for the comparison with PyTorch; add --against BASE")
     if runtime is not None and against is not None:
         raise OptionError("--runtime and --against are two comparisons; make them one after the other")
+    path, manifest = check_package(locate(options.one_folder(folder, model)), say)
+    if manifest.text_encoder is not None:
+        verify_text_encoder(path, manifest.text_encoder, device, threads, say, refused=runtime or against, as_json=as_json)
+        return
     elsewhere = None if runtime is None else find_runtime(runtime)
     compare: Verifier | None = None if against is None else extras.load_function(GROUP, "verify --against")
-    path, manifest = check_package(locate(options.one_folder(folder, model)), say)
     if elsewhere is not None and manifest.encoder is not None:
         raise OptionError(f"{manifest.name} is an encoder-decoder, which other runtimes do not run; leave out --runtime")
     if elsewhere is not None:
@@ -117,6 +120,36 @@ def verify_package(
         typer.echo()
         tables.show_table(certificate.scenario_table(scenarios))
     if not is_right:
+        raise typer.Exit(1)
+
+
+def verify_text_encoder(
+    path: Path,
+    about: TextEncoderRecord,
+    device: str,
+    threads: int | None,
+    say: Callable[[str], None],
+    *,
+    refused: object,
+    as_json: bool,
+) -> None:
+    """Read the golden texts of a text encoder again, and say the result; exits with 1 if a number differs.
+
+    refused: what was asked for that text encoders do not have, if anything.
+    """
+    from ...tasks.golden_numbers import reread  # noqa: PLC0415
+
+    if refused is not None:
+        raise OptionError(f"{path.name} is a text encoder; leave out --runtime and --against")
+    opened = options.load_model(str(path), device, threads)
+    errors = [reread(opened.graph, opened.manifest, each) for each in about.golden]
+    for number, error in enumerate(errors, start=1):
+        is_right = error <= about.tolerance
+        say(f"golden {number}: {'the same numbers' if is_right else 'DIFFERENT'}, to {error:.1e} of the largest")
+    are_right = all(error <= about.tolerance for error in errors)
+    if as_json:
+        screen.print_json({"is_right": are_right, "files": len(opened.manifest.files), "golden": errors})
+    if not are_right:
         raise typer.Exit(1)
 
 

@@ -14,8 +14,10 @@ NUMBERS: dict[str, tuple[str, str]] = {
     "top1_agreement": ("same top-1", "{:.1%}"),
     "kl_divergence": ("KL", "{:.1e}"),
     "perplexity_change": ("perplexity", "{:+.2%}"),
+    "error": ("error", "{:.1e}"),
+    "cosine": ("cosine", "{:.6f}"),
 }
-"""Entries of a scenario record: the column's name and the format of its numbers."""
+"""Entries of a scenario record: the column's name and the format of its numbers. The last two are of text encoders."""
 
 ROUNDING = {
     "kl_mean": ("KL", "{:.1e}"),
@@ -31,10 +33,11 @@ def scenario_table(scenarios: Iterable[Mapping[str, Any]], title: str = "compare
     """A table with a row per scenario record; a record with `"admitted": False` is marked as different."""
     scenarios = list(scenarios)
     verdicts = [] if all(scenario.get("admitted", True) for scenario in scenarios) else [""]
-    columns = ("scenario", *(name for name, _ in NUMBERS.values()), *verdicts)
-    table = Table(columns, numbers=frozenset(dict(NUMBERS.values())), prose=frozenset({"scenario"}), title=title)
+    shown = {key: each for key, each in NUMBERS.items() if any(is_number(scenario.get(key)) for scenario in scenarios)}
+    columns = ("scenario", *(name for name, _ in shown.values()), *verdicts)
+    table = Table(columns, numbers=frozenset(dict(shown.values())), prose=frozenset({"scenario"}), title=title)
     for scenario in scenarios:
-        numbers = [form.format(scenario[key]) if is_number(scenario.get(key)) else "" for key, (_, form) in NUMBERS.items()]
+        numbers = [form.format(scenario[key]) if is_number(scenario.get(key)) else "" for key, (_, form) in shown.items()]
         verdict = "" if scenario.get("admitted", True) else "DIFFERENT"
         table.add(str(scenario.get("name", "")), *numbers, *([verdict] if verdicts else []))
     return table
