@@ -93,15 +93,22 @@ def open_text_encoder(model: PreTrainedModel, after: nn.Module | None, context_l
 
     after: what makes vectors of its states; None: the model scores pairs.
     """
+    try:
+        return probed(model, after, context_length)
+    except ExportError:
+        raise
+    except Exception as error:
+        raise ExportError(f"{type(model).__name__} failed on four tokens: {first_line(innermost(error))}") from error
+
+
+def probed(model: PreTrainedModel, after: nn.Module | None, context_length: int | None) -> TextEncoder:
+    """`open_text_encoder`, with whatever the model's own code raises."""
     reader = Reader(model, after)
     takes_types = after is None and TYPES in inspect.signature(model.forward).parameters and has_types(model)
     outputs = (LOGITS,) if after is None else (LAST_HIDDEN_STATE, SENTENCE_EMBEDDING)
     ids, mask = (torch.tensor([each]) for each in PROBE)
-    try:
-        with torch.no_grad(), attention_as(model, OWN):
-            found = reader(ids, mask)
-    except Exception as error:
-        raise ExportError(f"{type(model).__name__} failed on four tokens: {first_line(innermost(error))}") from error
+    with torch.no_grad(), attention_as(model, OWN):
+        found = reader(ids, mask)
     if found[0].dim() != (2 if after is None else 3):
         raise ExportError(f"{type(model).__name__} gives neither states of tokens nor scores of texts")
     return TextEncoder(

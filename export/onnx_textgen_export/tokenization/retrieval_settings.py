@@ -66,7 +66,7 @@ def read_embedding(folder: Path, modules: Sequence[tuple[str, Path]]) -> Embeddi
     dimensions, similarity = general.get("truncate_dim"), general.get("similarity_fn_name")
     return EmbeddingSettings(
         pooling=POOLING.get(modes[0], "mean") if modes else "mean",
-        normalize="Normalize" in kinds,
+        normalize=kinds[-1] == "Normalize",
         dimensions=dimensions if isinstance(dimensions, int) else None,
         similarity=similarity if isinstance(similarity, str) else None,
         refused=refusal_of_embedding(kinds, modes, pooling) or refusal_of_model(read_json(folder / MODEL_SETTINGS), "text"),

@@ -102,8 +102,7 @@ class OpenModel:
         """What reads texts, if the model is a text encoder; raises `PackageError` for another graph than one of these."""
         if self.manifest.text_encoder is None:
             return None
-        assert isinstance(self.graph, OnnxRuntimeSession), "text encoders are opened there"
-        return TextEncoder(self.graph)
+        return TextEncoder(cast("OnnxRuntimeSession", self.graph))  # or one that was closed, which says so
 
     @property
     def bos_token(self) -> str:

@@ -13,6 +13,7 @@ import transformers
 import onnx_textgen
 from onnx_textgen_export import export
 from support.retrieval_checkpoints import LETTERS, write_embedding_model, write_reranker
+from support.text_encoder_checkpoints import write_embedder, write_encoder
 
 TEXTS = ["A dog.", "Where does the sun go at night? Nobody in the village knew, and they asked the old man.", "é", "日本語 text"]
 POOLINGS = {
@@ -107,3 +108,45 @@ def test_a_score_is_the_probability_of_yes_among_yes_and_no_in_pytorch(tmp_path:
     assert [each.text for each in ours.rerank(QUERY, DOCUMENTS, top_n=1)] == [got[0].text]
     alone = [ours.rerank(QUERY, [each.text])[0].relevance_score for each in got]
     assert alone == [each.relevance_score for each in got], "a score does not depend on the other documents"
+
+
+ENCODERS: dict[str, dict[str, Any]] = {
+    "mean, as MiniLM": {},
+    "first token, as BGE": {"pooling": {"pooling_mode_cls_token": True}},
+    "largest numbers": {"pooling": {"pooling_mode_max_tokens": True}, "more": []},
+    "two poolings joined": {"pooling": {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}},
+    "mean by the root": {"pooling": {"pooling_mode_mean_sqrt_len_tokens": True}, "more": []},
+    "weighted mean": {"pooling": {"pooling_mode_weightedmean_tokens": True}},
+    "last token": {"pooling": {"pooling_mode_lasttoken": True}},
+    "two layers after it, as EmbeddingGemma": {"more": ["Dense", "Dense", "Normalize"]},
+    "a norm after it": {"more": ["LayerNorm"]},
+    "a length before a layer": {"more": ["Normalize", "Dense"]},
+}
+LONG = "the sun goes down at night, and nobody in the village knew where it went, so they asked the old man by the sea"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ENCODERS)
+def test_vectors_of_text_encoders_equal_those_of_sentence_transformers(library: Any, tmp_path: Path, kind: str) -> None:
+    general = {"prompts": {"query": "what is ", "document": ""}}
+    folder = write_embedder(tmp_path / "model", general=general, **ENCODERS[kind])
+    ours = onnx_textgen.load(export(folder, tmp_path / "package").folder, device="cpu", threads=1)
+    theirs = library.SentenceTransformer(str(folder), device="cpu")
+    texts = [*TEXTS, LONG]
+    np.testing.assert_allclose(ours.embed(texts), theirs.encode(texts), atol=1e-5)
+    np.testing.assert_allclose(ours.embed(texts, prompt_name="query"), theirs.encode_query(texts), atol=1e-5)
+    is_normalized = ENCODERS[kind].get("more", ["Normalize"])[-1:] == ["Normalize"]
+    short = theirs.encode(texts, truncate_dim=24, normalize_embeddings=is_normalized)
+    np.testing.assert_allclose(ours.embed(texts, dimensions=24), short, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_scores_of_text_encoders_equal_those_of_a_cross_encoder(library: Any, tmp_path: Path) -> None:
+    folder = write_encoder(tmp_path / "model", kind="BertForSequenceClassification")
+    ours = onnx_textgen.load(export(folder, tmp_path / "package").folder, device="cpu", threads=1)
+    theirs = library.CrossEncoder(str(folder), device="cpu")
+    documents = [*DOCUMENTS, LONG * 3]
+    for query in (QUERY, LONG * 2):
+        want, got = theirs.rank(query, documents), ours.rerank(query, documents)
+        assert [each.index for each in got] == [each["corpus_id"] for each in want]
+        np.testing.assert_allclose([each.relevance_score for each in got], [each["score"] for each in want], atol=1e-5)
