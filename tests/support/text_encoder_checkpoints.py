@@ -28,11 +28,14 @@ SIZES: dict[str, Any] = {
 
 
 def random_weights(model: torch.nn.Module) -> None:
-    """Fill matrices with numbers that are large enough to matter."""
+    """Fill matrices with numbers that are large enough to matter; the row of padding stays zero, as training leaves it."""
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim > 1:
                 parameter.normal_(std=0.2)
+        for module in model.modules():
+            if isinstance(module, torch.nn.Embedding) and module.padding_idx is not None:
+                module.weight[module.padding_idx] = 0
 
 
 def write_tokenizer(folder: Path, *, model_max_length: int = 64) -> None:

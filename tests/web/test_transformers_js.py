@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 import torch
@@ -22,6 +23,7 @@ from onnx_textgen_export.sources.tiny_transformer import DecoderConfig, TinyTran
 from support.costs import by_cost
 from support.make_tiny_packages import make_tokenizer
 from support.node import NODE, installed_packages
+from support.text_encoder_checkpoints import write_embedder, write_encoder
 from support.tiny_encoder_decoders import END, START, tiny_encoder_decoder
 
 HERE = Path(__file__).resolve().parent / "transformers_js"
@@ -34,7 +36,8 @@ NUMBERS = Path(__file__).resolve().parents[1] / "packages" / "numbers"
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the program and transformers.js."""
     made = tmp_path_factory.mktemp("transformers_js")
-    shutil.copy(HERE / "generate.mjs", made)
+    for name in ("generate.mjs", "vectors.mjs"):
+        shutil.copy(HERE / name, made)
     (made / "node_modules").symlink_to(installed_packages(HERE), target_is_directory=True)
     return made
 
@@ -178,3 +181,37 @@ def test_chromium_takes_the_graph_for_webassembly_if_it_is_named(chromium: Brows
     found = written_in(chromium, four_bits, PROMPTS, dtype="fp32", model_file_name="model_wasm", session_options=session)
     assert [name for name in found["fetched"] if name.endswith(".onnx")] == [WASM_GRAPH]
     assert found["texts"] == ours(four_bits, PROMPTS)
+
+
+def read(place: Path, **job: Any) -> dict[str, Any]:
+    """What transformers.js makes of texts with a text encoder."""
+    assert NODE is not None, "the packages are installed"
+    done = subprocess.run(
+        [NODE, "vectors.mjs", json.dumps(job)], cwd=place, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr[-1000:]
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+TEXTS = ["a dog.", "where is the sun?", "z"]
+"""None is so long that it is cut: transformers.js cuts the mark at the end too."""
+
+
+@pytest.mark.parametrize(("precision", "dtype", "difference"), [("fp32", "fp32", 1e-5), ("int8", "q8", 0.02)])
+def test_vectors_of_a_text_encoder_are_the_packages(
+    folder: Path, tmp_path: Path, precision: Any, dtype: str, difference: float
+) -> None:
+    package = export(write_embedder(tmp_path / "model"), tmp_path / "package", precision=precision).folder
+    found = read(folder, folder=str(package), texts=TEXTS)
+    assert found["dtype"] == dtype
+    wanted = onnx_textgen.load(package, device="cpu", threads=1).embed(TEXTS)
+    np.testing.assert_allclose(found["vectors"], wanted, atol=difference)
+
+
+def test_scores_of_a_cross_encoder_are_the_packages(folder: Path, tmp_path: Path) -> None:
+    checkpoint = write_encoder(tmp_path / "model", kind="BertForSequenceClassification")
+    package = export(checkpoint, tmp_path / "package").folder
+    found = read(folder, folder=str(package), query=TEXTS[1], documents=TEXTS)
+    ranked = onnx_textgen.load(package, device="cpu", threads=1).rerank(TEXTS[1], TEXTS)
+    wanted = [each.relevance_score for each in sorted(ranked, key=lambda each: each.index)]
+    np.testing.assert_allclose(found["scores"], wanted, atol=1e-5)

@@ -121,7 +121,7 @@ def prove_text_encoder(
 ) -> tuple[list[Scenario], tuple[GoldenNumbers, ...]]:
     """Measure every scenario; raises `ExportError` where the graph disagrees with PyTorch."""
     with as_export_error():
-        opened = OpenEncoder(open_session(graph, device="cpu"))
+        opened = OpenEncoder(open_session(graph, device="cpu"), encoder.padding_id)
         return measure(encoder, opened, reads, longest, precision)
 
 

@@ -17,9 +17,10 @@ from ..encoders.proof import LIMITS, make_certificate, prove_text_encoder, texts
 from ..encoders.sentence_modules import Pooling, SentenceModules, read_sentence_modules
 from ..encoders.tracing import trace_text_encoder
 from ..errors import ExportError
-from ..extra_graphs.shared_graph import weights_name
+from ..extra_graphs.shared_graph import weights_name, write_shared_graph
 from ..huggingface.text_encoder import TextEncoder, open_text_encoder
 from ..package.folder import check_target, new_folder, records, write_manifest
+from ..package.other_runtimes import write_text_encoder_settings
 from ..package.writer import write_graph
 from ..passes.order import Settings, run_passes
 from ..reports import Report
@@ -67,6 +68,9 @@ def export_text_encoder(
         report("write")
         run_passes("store", model, settings)
         write_graph(model, made, weights=weights_name(settings))
+        if options.other_runtimes:
+            name = write_shared_graph(made, settings)
+            write_text_encoder_settings(made, name, encoder.geometry, assets, most_tokens=most, scores=encoder.scores)
         report("compare with PyTorch")
         measured, golden = prove_text_encoder(encoder, made / GRAPH, reads, longest, options.chosen_precision)
         files = records(made)
@@ -78,7 +82,7 @@ def export_text_encoder(
             geometry=encoder.geometry,
             bos_id=assets.bos_id,
             eos_ids=(),
-            pad_id=assets.pad_id,
+            pad_id=assets.pad_id if assets.pad_id is not None else encoder.padding_id,
             files=files,
             quantization={} if quantization is None else quantization.as_record(),
             source=options.origin or "",

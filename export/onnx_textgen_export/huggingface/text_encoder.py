@@ -56,6 +56,7 @@ class TextEncoder:
     takes_types: bool
     """Whether the tokens of a pair say which text they are of."""
     outputs: tuple[str, ...]
+    padding_id: int | None = None
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -84,8 +85,12 @@ class TextEncoder:
         """PyTorch's outputs for one text or pair, by code that the export does not change."""
         given = [torch.tensor([list(ids)]), torch.ones(1, len(ids), dtype=torch.int64)]
         given += [torch.tensor([list(types) or [0] * len(ids)])] if self.takes_types else []
-        with torch.no_grad(), attention_as(self.reader.model, OWN):
-            return list(self.reader(*given))
+        try:
+            with torch.no_grad(), attention_as(self.reader.model, OWN):
+                return list(self.reader(*given))
+        except Exception as error:
+            name = type(self.reader.model).__name__
+            raise ExportError(f"{name} failed on {len(ids)} tokens: {first_line(innermost(error))}") from error
 
 
 def open_text_encoder(model: PreTrainedModel, after: nn.Module | None, context_length: int | None) -> TextEncoder:
@@ -117,6 +122,7 @@ def probed(model: PreTrainedModel, after: nn.Module | None, context_length: int 
         attention=path_of(reader),
         takes_types=takes_types,
         outputs=outputs,
+        padding_id=getattr(model.config.get_text_config(), "pad_token_id", None),
     )
 
 
@@ -140,16 +146,16 @@ def path_of(reader: Reader) -> str:
 def geometry_of(model: PreTrainedModel, context_length: int | None) -> Geometry:
     """Sizes from the config and the modules."""
     config: Any = model.config.get_text_config()
-    words = cast(nn.Embedding, model.get_input_embeddings())
+    vocab_size, embedding_size = cast(nn.Embedding, model.get_input_embeddings()).weight.shape
     heads = number(config, "num_attention_heads") or 1
-    width = number(config, "hidden_size") or words.embedding_dim
+    width = number(config, "hidden_size") or embedding_size
     return Geometry(
         layers=number(config, "num_hidden_layers") or 1,
         heads=heads,
         kv_heads=number(config, "num_key_value_heads") or heads,
         head_size=number(config, "head_dim") or max(1, width // heads),
         hidden_size=width,
-        vocab_size=words.num_embeddings,
+        vocab_size=vocab_size,
         context_length=context_length or length_of(model, config),
     )
 

@@ -13,7 +13,7 @@ from typing import Any
 import onnx_ir as ir
 
 from onnx_textgen.options.maker_settings import SEARCH
-from onnx_textgen.package.manifest import CONFIG, GENAI_CONFIG, GENERATION_CONFIG, TOKENIZER_CONFIG, Target
+from onnx_textgen.package.manifest import CONFIG, GENAI_CONFIG, GENERATION_CONFIG, TOKENIZER_CONFIG, Geometry, Target
 
 from ..sources.source import Source
 from ..tokenization.text_assets import TextAssets
@@ -50,6 +50,38 @@ def write_seq2seq_settings(folder: Path, precision_suffix: str, source: Source, 
     write_json(folder / GENERATION_CONFIG, generation_config(assets) | ids | excluded)
     if assets.tokenizer is not None:
         write_json(folder / TOKENIZER_CONFIG, {**tokenizer_config(assets), "add_bos_token": False})
+
+
+def write_text_encoder_settings(
+    folder: Path, shared_graph: str, geometry: Geometry, assets: TextAssets, *, most_tokens: int, scores: bool
+) -> None:
+    """Write the settings by which transformers.js opens a text encoder, whose graph has this name; `scores`: it scores pairs.
+
+    Its class follows from `model_type`, and the graph is run by its inputs: `bert` says nothing of the architecture. Only BERT's
+    tokenizer returns there the types of tokens, which the graph may take.
+    """
+    name = PurePosixPath(shared_graph).name
+    weights = len(list((folder / shared_graph).parent.glob(f"{name}_data*")))
+    config = {
+        "model_type": "bert",
+        "architectures": ["BertForSequenceClassification" if scores else "BertModel"],
+        "hidden_size": geometry.hidden_size,
+        "vocab_size": geometry.vocab_size,
+        "max_position_embeddings": geometry.context_length,
+        "pad_token_id": assets.pad_id,
+        **({"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}} if scores else {}),
+        "transformers.js_config": {"dtype": dtype_of(name), "use_external_data_format": {name: weights}},
+    }
+    write_json(folder / CONFIG, config)
+    if assets.tokenizer is not None:
+        pad = None if assets.pad_id is None else assets.tokenizer.id_to_token(assets.pad_id)
+        kind = "BertTokenizer" if scores else "PreTrainedTokenizerFast"
+        write_json(folder / TOKENIZER_CONFIG, {"tokenizer_class": kind, "pad_token": pad, "model_max_length": most_tokens})
+
+
+def dtype_of(name: str) -> str:
+    """How transformers.js calls the precision of a graph of this name."""
+    return DTYPES[name.removeprefix("model").removesuffix(".onnx")]
 
 
 def seq2seq_config(dtype: str, source: Source, assets: TextAssets) -> dict[str, Any]:
@@ -110,7 +142,6 @@ def model_config(shared_graph: str, source: Source, assets: TextAssets, *, weigh
     """The settings for transformers.js, see src/configs.js and src/models/session.js there: the cache, and the files to load."""
     geometry, name = source.geometry, PurePosixPath(shared_graph).name
     (_, kv_heads, *_, head_size) = source.cache[0].shape
-    dtype = DTYPES[name.removeprefix("model").removesuffix(".onnx")]
     return {
         "model_type": MODEL_TYPE,
         "architectures": ["LlamaForCausalLM"],
@@ -124,7 +155,7 @@ def model_config(shared_graph: str, source: Source, assets: TextAssets, *, weigh
         "bos_token_id": assets.bos_id,
         "eos_token_id": list(assets.eos_ids),
         "pad_token_id": assets.pad_id,
-        "transformers.js_config": {"dtype": dtype, "use_external_data_format": {name: weights_files}},
+        "transformers.js_config": {"dtype": dtype_of(name), "use_external_data_format": {name: weights_files}},
     }
 
 

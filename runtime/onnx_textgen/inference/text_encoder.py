@@ -24,9 +24,9 @@ OUTPUTS = frozenset({LAST_HIDDEN_STATE, SENTENCE_EMBEDDING, LOGITS})
 class TextEncoder:
     """An open graph that reads texts."""
 
-    def __init__(self, graph: OnnxRuntimeSession) -> None:
-        """Raise `PackageError` for a graph that is none of a text encoder."""
-        self.graph = graph
+    def __init__(self, graph: OnnxRuntimeSession, pad_id: int | None = None) -> None:
+        """`pad_id`: what follows the end of a shorter text. Raises `PackageError` for a graph that is none of a text encoder."""
+        self.graph, self.pad_id = graph, pad_id or 0
         if (others := graph.inputs.keys() - {IDS, MASK, TYPES}) or IDS not in graph.inputs:
             raise PackageError(
                 f"the graph takes {min(others, default='no token ids')}, which no text encoder does; export it again"
@@ -58,7 +58,7 @@ class TextEncoder:
         """
         lengths = [len(each) for each in texts]
         mask = mask_of(lengths)
-        given = {IDS: padded(texts, mask), MASK: mask, TYPES: padded(types, mask) if types else np.zeros_like(mask)}
+        given = {IDS: padded(texts, mask, self.pad_id), MASK: mask, TYPES: padded(types, mask) if types else np.zeros_like(mask)}
         feeds = {name: array for name, array in given.items() if name in self.graph.inputs}
         (found,) = run_once(self.graph, [output], feeds, scope, doing="read the text")
         numbers: npt.NDArray[np.float32] = np.asarray(found, np.float32)
@@ -67,8 +67,8 @@ class TextEncoder:
         return numbers
 
 
-def padded(rows: Sequence[Sequence[int]], mask: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
-    """Rows as one array, with zeros after the end of each."""
-    found = np.zeros_like(mask)
+def padded(rows: Sequence[Sequence[int]], mask: npt.NDArray[np.int64], fill: int = 0) -> npt.NDArray[Any]:
+    """Rows as one array, with `fill` after the end of each."""
+    found = np.full_like(mask, fill)
     found[mask > 0] = [each for row in rows for each in row]
     return found

@@ -174,7 +174,7 @@ class TextEncoderRecord:
     """Settings of a text encoder: a model that reads a whole text at once, and makes a vector of it, or a score of a pair."""
 
     most_tokens: int
-    """Texts are cut to so many tokens, as their makers cut them."""
+    """Longer texts are cut to this many tokens, as their makers cut them."""
     golden: tuple[GoldenNumbers, ...] = ()
     tolerance: float = 1e-4
     """How far numbers may be from the golden ones, relative to the largest of them: other processors sum in another order, and

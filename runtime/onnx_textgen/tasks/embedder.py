@@ -22,8 +22,8 @@ from .prompt_encoder import PromptEncoder
 ROWS = 8
 """Most texts of one run."""
 MOST_TOGETHER = 256
-"""Most tokens of a run of more than one text. Longer texts are no faster together, and a text encoder's numbers leave a core's cache:
-eight times as many tokens took 1.4 times as long at widths of 384 and 768."""
+"""Most tokens of a run of more than one text. Longer texts are no faster together, and a text encoder's numbers leave a core's
+cache: with eight times as many tokens it took 1.4 times as long at widths of 384 and 768."""
 
 
 def fits_together(lengths: Sequence[int]) -> bool:

@@ -102,7 +102,7 @@ class OpenModel:
         """What reads texts, if the model is a text encoder; raises `PackageError` for another graph than one of these."""
         if self.manifest.text_encoder is None:
             return None
-        return TextEncoder(cast("OnnxRuntimeSession", self.graph))  # or one that was closed, which says so
+        return TextEncoder(cast("OnnxRuntimeSession", self.graph), self.manifest.pad_id)  # or a closed graph, which says so
 
     @property
     def bos_token(self) -> str:
