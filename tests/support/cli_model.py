@@ -63,6 +63,9 @@ class AlphabetDecoder:
     def choose_engine(self, tokens, *, row=0):
         pass
 
+    def mark(self, lengths, *, row=0):
+        pass
+
     def rewind(self, length, *, row=0):
         del self.token_ids[row][length:]
 

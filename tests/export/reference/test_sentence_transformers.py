@@ -12,6 +12,7 @@ import transformers
 
 import onnx_textgen
 from onnx_textgen_export import export
+from support.minilm import minilm_checkpoint
 from support.retrieval_checkpoints import LETTERS, write_embedding_model, write_reranker
 from support.text_encoder_checkpoints import write_embedder, write_encoder
 
@@ -150,3 +151,15 @@ def test_scores_of_text_encoders_equal_those_of_a_cross_encoder(library: Any, tm
         want, got = theirs.rank(query, documents), ours.rerank(query, documents)
         assert [each.index for each in got] == [each["corpus_id"] for each in want]
         np.testing.assert_allclose([each.relevance_score for each in got], [each["score"] for each in want], atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_vectors_of_a_trained_embedder_equal_those_of_sentence_transformers(library: Any, tmp_path: Path, precision: Any) -> None:
+    folder = minilm_checkpoint(tmp_path / "model")
+    ours = onnx_textgen.load(export(folder, tmp_path / "package", precision=precision).folder, device="cpu", threads=1)
+    texts = [*TEXTS, LONG, LONG * 20]
+    found, wanted = ours.embed(texts), library.SentenceTransformer(str(folder), device="cpu").encode(texts)
+    if precision == "fp32":
+        np.testing.assert_allclose(found, wanted, atol=1e-5)
+    assert min((found * wanted).sum(axis=1)) > 0.995

@@ -58,7 +58,7 @@ def test_a_manifest_keeps_them_and_has_no_entry_for_none(
     [
         (lambda value: value.update(embedding=[]), "embedding should be a JSON object or null, found list"),
         (
-            lambda value: value.update(embedding={"pooling": "cls"}),
+            lambda value: value.update(embedding={"pooling": "median"}),
             "embedding.pooling should be 'mean' or 'weightedmean' or 'last'",
         ),
         (lambda value: value.update(embedding={"pool": "mean"}), "embedding has the unknown key 'pool'"),

@@ -18,6 +18,7 @@ from onnx_textgen.hub import model_cache, python_index, short_models
 from onnx_textgen.package.short_names import ShortName
 from onnx_textgen.recipes.building import build
 from support.examples import examples
+from support.minilm import minilm_checkpoint
 from support.recipes import changed, made_recipe
 from support.smollm2 import smollm2_file
 
@@ -150,8 +151,21 @@ def test_a_short_name_with_a_recipe_opens_at_once(
         assert "Tiny, licence MIT: 3 MB from a==1 on the Python package index" in capsys.readouterr().err
 
 
-def test_the_recipes_that_ship_rebuild_their_models(tmp_path: Path) -> None:
-    assert [path.stem for path in short_models.RECIPES.glob("*.recipe")] == ["smollm2"]
+def test_these_recipes_ship() -> None:
+    assert sorted(path.stem for path in short_models.RECIPES.glob("*.recipe")) == ["minilm", "smollm2"]
+
+
+def test_the_recipe_of_minilm_rebuilds_an_embedder(tmp_path: Path) -> None:
+    built = build(
+        short_models.RECIPES / "minilm.recipe", minilm_checkpoint(tmp_path / "given") / "model.safetensors", tmp_path / "minilm"
+    )
+    model = onnx_textgen.load(built)
+    assert model.manifest.name == "all-MiniLM-L6-v2"
+    documents = ["The stock market fell.", "Cats sleep on the sofa.", "Dogs bark."]
+    assert model.rerank("Where does my kitten rest?", documents)[0].index == 1
+
+
+def test_the_recipe_of_smollm2_rebuilds_a_chat_model(tmp_path: Path) -> None:
     built = build(short_models.RECIPES / "smollm2.recipe", smollm2_file(), tmp_path / "smollm2")
     model = onnx_textgen.load(built)
     assert model.manifest.name == "SmolLM2-135M-Instruct"

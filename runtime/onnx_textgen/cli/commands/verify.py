@@ -98,12 +98,12 @@ def verify_package(
         raise OptionError("--adapter is for the comparison with PyTorch; add --against BASE")
     if runtime is not None and against is not None:
         raise OptionError("--runtime and --against are two comparisons; make them one after the other")
+    elsewhere = None if runtime is None else find_runtime(runtime)
+    compare: Verifier | None = None if against is None else extras.load_function(GROUP, "verify --against")
     path, manifest = check_package(locate(options.one_folder(folder, model)), say)
     if manifest.text_encoder is not None:
         verify_text_encoder(path, manifest.text_encoder, device, threads, say, refused=runtime or against, as_json=as_json)
         return
-    elsewhere = None if runtime is None else find_runtime(runtime)
-    compare: Verifier | None = None if against is None else extras.load_function(GROUP, "verify --against")
     if elsewhere is not None and manifest.encoder is not None:
         raise OptionError(f"{manifest.name} is an encoder-decoder, which other runtimes do not run; leave out --runtime")
     if elsewhere is not None:
