@@ -42,8 +42,8 @@ CODES, SCALES, ZERO_POINTS = 1, 2, 3
 """Inputs of the operator."""
 WEIGHTS = "weights"
 """The attribute that names a node's constants."""
-BRANCHING = frozenset({"If", "Loop", "Scan", "SequenceMap"})
-"""ONNX's operators that have graphs inside."""
+BRANCHING = frozenset({"If", "Loop", "Scan", "SequenceMap", "BeamSearch", "GreedySearch", "Sampling", "WhisperBeamSearch"})
+"""Operators of ONNX and ONNX Runtime that have graphs inside; those of other domains may have."""
 ACCURACY_LEVEL, BLOCKS = 4, (16, 32, 64, 128, 256)
 """Of the nodes that the kernels compute: the level at which inputs are rounded to 8 bits, and the sizes of a block."""
 
@@ -154,7 +154,7 @@ def without_unread(nodes: Sequence[Message], makers: Mapping[str, Message], outp
     """Nodes without those of `makers` whose output none of the others reads."""
     uses = collections.Counter(outputs)
     for node in nodes:
-        may_branch = node.text(NODE.OPERATOR) in BRANCHING or node.text(NODE.DOMAIN)
+        may_branch = node.text(NODE.OPERATOR) in BRANCHING or node.text(NODE.DOMAIN) not in ("", DOMAIN, OWN_DOMAIN)
         for inner in with_branches([node]) if may_branch else [node]:
             uses.update(inner.texts(NODE.INPUT))
     pending = [name for name in makers if not uses[name]]

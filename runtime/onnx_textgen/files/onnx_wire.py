@@ -17,6 +17,9 @@ FIXED_SIZES = {FIXED64: 8, FIXED32: 4}
 """Bytes of a value, by wire type."""
 TAG_MASK = 2**32 - 1
 """The bits of a tag that count; every protobuf reader ignores the others."""
+SMALL = 0x80
+"""Varints below it have one byte."""
+ONE_BYTE = [bytes([value]) for value in range(SMALL)]
 MOST_VARINT_BITS = 70
 """Limit for a varint: ten bytes, as in every protobuf reader."""
 
@@ -67,7 +70,10 @@ class Message:
 
     def text(self, number: int) -> str:
         """The last field with this number, decoded as UTF-8; empty if there is none."""
-        return "".join(self.texts(number)[-1:])
+        for found, _, value in reversed(self.fields):
+            if found == number and isinstance(value, bytes):
+                return value.decode("utf-8", "replace")
+        return ""
 
     def number(self, number: int) -> int:
         """The last varint with this field number; 0 if there is none."""
@@ -90,13 +96,20 @@ def read_fields(data: bytes) -> Iterator[Field]:
 def read_spans(data: bytes | mmap.mmap, start: int, end: int) -> Iterator[Span]:
     """Yield the position of each field of the message in `data[start:end]`; raises the errors of `read_fields`."""
     while start < end:
-        tag, start = read_varint(data, start)
+        # Nearly all tags and sizes have one byte, and a graph has tens of thousands.
+        if (tag := data[start]) < SMALL:
+            start += 1
+        else:
+            tag, start = read_varint(data, start)
         number, wire_type = (tag & TAG_MASK) >> 3, tag & 7
-        if wire_type == VARINT:
-            stop = read_varint(data, start)[1]
-        elif wire_type == BYTES:
-            size, start = read_varint(data, start)
+        if wire_type == BYTES:
+            if start < end and (size := data[start]) < SMALL:
+                start += 1
+            else:
+                size, start = read_varint(data, start)
             stop = start + size
+        elif wire_type == VARINT:
+            stop = read_varint(data, start)[1]
         else:
             stop = start + FIXED_SIZES[wire_type] if wire_type in FIXED_SIZES else end + 1  # ONNX uses no other wire type
         if stop > end:
@@ -123,6 +136,8 @@ def read_varint(data: bytes | mmap.mmap, position: int) -> tuple[int, int]:
 
 def encode_varint(value: int) -> bytes:
     """The inverse of `read_varint`."""
+    if value < SMALL:
+        return ONE_BYTE[value]
     found = bytearray()
     while value >= 0x80:
         found.append(value & 0x7F | 0x80)
