@@ -62,6 +62,7 @@ class ModelRegistry:
             if name not in self._loaded:
                 model = self.openers[name]()
                 if model.manifest.text_encoder is not None:
+                    model.close()
                     raise OptionError(f"{name} is an encoder, which writes no text; serve it with: onnx-textgen serve {name}")
                 self._loaded[name] = model
             return self._loaded[name]

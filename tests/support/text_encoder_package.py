@@ -31,11 +31,13 @@ SECOND: npt.NDArray[np.float32] = np.random.default_rng(1).normal(size=WIDTH).as
 """What is added to the tokens of the second text of a pair."""
 
 
-def tokenizer() -> Tokenizer:
+def tokenizer(*, has_marks: bool = True) -> Tokenizer:
     """Letters as tokens, and the marks around a text and between two."""
     made = Tokenizer(models.WordLevel({word: index for index, word in enumerate(WORDS)}, unk_token="[UNK]"))
     made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     marks = [("[CLS]", 1), ("[SEP]", 2)]
+    if not has_marks:
+        return made
     made.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=marks
     )
@@ -89,11 +91,18 @@ def graph(*, scores: bool) -> onnx.ModelProto:
     return helper.make_model(made, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
 
 
-def write_package(folder: Path, *, scores: bool = False, settings: EmbeddingSettings | None = None) -> Path:
+def write_package(
+    folder: Path,
+    *,
+    scores: bool = False,
+    settings: EmbeddingSettings | None = None,
+    has_marks: bool = True,
+    vocab_size: int = len(WORDS),
+) -> Path:
     """Write the package; returns its folder."""
     folder.mkdir(parents=True)
     onnx.save(graph(scores=scores), folder / GRAPH)
-    (folder / TOKENIZER).write_text(tokenizer().to_str(), encoding="utf-8")
+    (folder / TOKENIZER).write_text(tokenizer(has_marks=has_marks).to_str(), encoding="utf-8")
     ids, types = [1, 4, 5, 2, 6, 2], [0, 0, 0, 0, 1, 1]
     numbers = [score(ids, types)] if scores else states(ids).mean(axis=0).tolist()
     golden = GoldenNumbers(tuple(ids), tuple(map(float, numbers)), tuple(types) if scores else ())
@@ -101,7 +110,7 @@ def write_package(folder: Path, *, scores: bool = False, settings: EmbeddingSett
         name="letters",
         target="ort",
         precision="fp32",
-        geometry=Geometry(1, 1, 1, WIDTH, WIDTH, len(WORDS), 512),
+        geometry=Geometry(1, 1, 1, WIDTH, WIDTH, vocab_size, 512),
         bos_id=None,
         eos_ids=(),
         pad_id=0,

@@ -13,12 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from onnx_textgen.errors import first_line
 from onnx_textgen.package.hf_settings import read_json
 
 from ..errors import ExportError
 from ..tokenization.retrieval_settings import pooling_modes
 from ..weights.tensor_files import TensorFiles
 
+ACTIVATIONS = frozenset({"Identity", "Tanh", "ReLU", "GELU", "SiLU", "Sigmoid", "Mish", "ELU", "Softplus"})
+"""Classes of torch.nn that a Dense layer may apply."""
 Modules = Sequence[tuple[str, Path]]
 """Names and folders, in their order."""
 
@@ -68,9 +71,10 @@ class Dense(nn.Module):
 
     def __init__(self, settings: Mapping[str, Any], tensors: TensorFiles) -> None:
         super().__init__()
-        package, _, name = str(settings.get("activation_function", "torch.nn.modules.activation.Tanh")).rpartition(".")
-        if not package.startswith("torch.nn.modules.") or not isinstance(getattr(nn, name, None), type):
-            raise ExportError(f"its Dense layer uses {package}.{name}, which is not known here")
+        named = str(settings.get("activation_function", "torch.nn.modules.activation.Tanh"))
+        name = named.rpartition(".")[2]
+        if not named.startswith("torch.nn.modules.") or name not in ACTIVATIONS:
+            raise ExportError(f"its Dense layer uses {named:.100}, which is not known here")
         self.linear = nn.Linear(settings["in_features"], settings["out_features"], bias=bool(settings.get("bias", True)))
         self.activation = getattr(nn, name)()
         self.load_state_dict({each: tensors.read(each).float() for each in tensors.names() if each.startswith("linear.")})
@@ -119,7 +123,17 @@ class SentenceModules(nn.Module):
 
 
 def read_sentence_modules(modules: Modules, *, allow_pickle: bool) -> SentenceModules:
-    """The modules after the model; raises `ExportError` for one that is not known, in words that follow the name of a folder."""
+    """The modules after the model; raises `ExportError` for unknown and damaged ones, in words that follow a folder's name."""
+    try:
+        return make_modules(modules, allow_pickle=allow_pickle)
+    except KeyError as error:
+        raise ExportError(f"the settings of a module after its model lack {error}") from error
+    except (TypeError, ValueError, RuntimeError) as error:  # settings that do not fit the weights
+        raise ExportError(f"the modules after its model are damaged: {first_line(error)}") from error
+
+
+def make_modules(modules: Modules, *, allow_pickle: bool) -> SentenceModules:
+    """`read_sentence_modules`, with the errors of settings that do not fit the weights."""
     made = list[nn.Module]()
     kinds = [kind for kind, _ in modules]
     for kind, folder in modules[1:]:

@@ -47,6 +47,8 @@ def export_text_encoder(
     """
     target = Path(out)
     refuse_options(options)
+    if folder is not None and read_json(folder / MODEL_SETTINGS).get("do_lower_case"):
+        raise ExportError(f"{folder} takes texts in lower case only, which is not known here")
     options = options.for_source(is_quantized=False, embeds=False)
     check_target(target, force=options.force)
     scoring = scoring_of(module)
@@ -88,7 +90,7 @@ def export_text_encoder(
             source=options.origin or "",
             versions=versions(),
             certificate=make_certificate(measured, options.chosen_precision, size_bytes=size_bytes),
-            embedding=None if scoring is not None else settings_of(assets, encoder, folder),
+            embedding=None if scoring is not None else settings_of(assets),
             text_encoder=TextEncoderRecord(most, golden, LIMITS[options.chosen_precision].error / 3),
             pair_scoring=scoring,
         )
@@ -148,12 +150,9 @@ def modules_of(folder: Path | None, options: ExportOptions) -> SentenceModules:
         raise ExportError(f"{folder} cannot be exported: {error}") from error
 
 
-def settings_of(assets: TextAssets, encoder: TextEncoder, folder: Path | None) -> EmbeddingSettings:
+def settings_of(assets: TextAssets) -> EmbeddingSettings:
     """How vectors are made, for the manifest."""
-    found = assets.embedding or EmbeddingSettings()
-    if folder is not None and read_json(folder / MODEL_SETTINGS).get("do_lower_case"):
-        raise ExportError(f"{folder} takes texts in lower case only, which is not known here")
-    return dataclasses.replace(found, pooling="graph", refused="")
+    return dataclasses.replace(assets.embedding or EmbeddingSettings(), pooling="graph", refused="")
 
 
 def most_tokens(encoder: TextEncoder, folder: Path | None) -> int:

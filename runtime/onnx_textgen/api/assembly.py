@@ -14,12 +14,13 @@ from ..backends.huge_pages import new_memory_in_huge_pages
 from ..backends.onnxruntime_session import OnnxRuntimeSession, open_session
 from ..backends.openvino.session import PRECISIONS, check_readable, open_openvino
 from ..backends.protocol import Graph
+from ..backends.signature import LOGITS
 from ..errors import LOG, DeviceError, OptionError, PackageError
 from ..files.graph_file import refuse_other_files
 from ..inference.capabilities import check_graph
 from ..inference.encoder import Encoder, GraphEncoder, StatesEncoder
 from ..inference.prompt_engine import PromptEngine
-from ..inference.text_encoder import TextEncoder
+from ..inference.text_encoder import SENTENCE_EMBEDDING, TextEncoder
 from ..kv_cache.memory_plan import plan
 from ..machine_limits import available_bytes
 from ..package.foreign import folder_of, halves_of, is_foreign
@@ -86,7 +87,7 @@ def checked(package: OpenPackage, place: Path) -> Graph:
     if package.manifest.text_encoder is not None:
         if not isinstance(graph, OnnxRuntimeSession):
             raise DeviceError(f"{package.manifest.name} is an encoder, which runs on ONNX Runtime; take the device cpu")
-        TextEncoder(graph)
+        TextEncoder(graph).width(SENTENCE_EMBEDDING if package.manifest.pair_scoring is None else LOGITS)
         return graph
     check_graph(graph, geometry)
     if isinstance(graph, OnnxRuntimeSession) and graph.is_accelerated and not graph.encoder_inputs:
@@ -154,6 +155,9 @@ def open_encoder(place: Path, manifest: Manifest, decoder: Graph) -> Encoder | N
 
 def set_assistant(model: Model, other: Model) -> None:
     """Make `other` the draft model of `model`; raises `OptionError` if their ids differ, or if `other` cannot be rolled back."""
+    for each in (model, other):
+        if each.manifest.text_encoder is not None:
+            raise OptionError(f"{each.folder} is an encoder, which writes no text; a draft model and its model both do")
     if difference := difference_of_ids(model, other):
         raise OptionError(f"{other.folder} cannot draft for {model.folder}: {difference}; take a model with the same tokenizer")
     if any(tensor.kind == "state" for tensor in other.graph.cache_tensors):

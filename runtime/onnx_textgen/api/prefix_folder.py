@@ -127,8 +127,9 @@ class PrefixFolder:
         self.make_room(snapshot.size_bytes)
         write_session(path, self.digest, (), (), snapshot, adapters=self.adapters)
         with self.lock:
-            self.add(path, dataclasses.replace(snapshot, tensors={}, states={length: {} for length in snapshot.states}))
-            contained = [self.paths.pop(each) for each in list(self.paths) if each not in self.index]
+            self.add(path, dataclasses.replace(snapshot, tensors={}, states={length: {} for length in snapshot.states}, windows=()))
+            contained = {self.paths.pop(each) for each in list(self.paths) if each not in self.index}
+            contained -= set(self.paths.values())
         for each in contained:
             remove(each)
         self.make_room(0)
@@ -141,8 +142,8 @@ class PrefixFolder:
 
     def refresh(self, decoder: Decoder) -> None:
         """Read the beginnings of files that came since the last call, from other processes too, and forget those that are gone."""
-        names = {path.name: path for path, _ in self.files() if path.name.startswith(f"prefix-{self.digest[:16]}-")}
-        with self.lock:
+        with self.lock:  # also while the folder is listed: a file that is written meanwhile would seem to be gone
+            names = {path.name: path for path, _ in self.files() if path.name.startswith(f"prefix-{self.digest[:16]}-")}
             for snapshot, path in list(self.paths.items()):
                 if path.name not in names:
                     self.forget(snapshot)
@@ -159,7 +160,9 @@ class PrefixFolder:
                     self.add(names[name], known)
 
     def add(self, path: Path, snapshot: Snapshot) -> None:
-        """Add a file to the index."""
+        """Add a file to the index, instead of what is known of it."""
+        for known in [each for each, place in self.paths.items() if place == path]:
+            self.forget(known)
         self.index.add(snapshot)
         self.paths[snapshot] = path
         self.seen.add(path.name)

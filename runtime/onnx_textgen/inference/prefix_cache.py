@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Sequence
 from typing import Protocol
@@ -128,6 +129,8 @@ class PrefixStore:
         known, shared = self.find(decoder.token_ids[row], length, decoder.origin(row))
         if known is None or (known.exact_part(shared) if decoder.exact_history else shared) < length:
             known = decoder.snapshot(row=row, most=length)
+            if known.size_bytes > self.size_bytes:
+                known = dataclasses.replace(known, windows=())  # then the end of it fits
             self.add(known)
         self.save(known, decoder, prompt)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from ..errors import PromptError
@@ -16,6 +16,10 @@ if TYPE_CHECKING:  # `doctor` asks for free memory even if NumPy is missing
 BYTES_OF_FLOAT32 = 4
 SMALL = 256 * 2**20
 """Bytes below which free memory is not checked."""
+MOST_COPIES = 6
+"""Of the windows of a text."""
+MOST_COPY_BYTES = 128 * 2**20
+"""Of them together, but that one copy is always made."""
 KEPT_SHARE = 8
 """The free memory divided by the part of it that earlier prompts may take: enough for an agent's, of some ten thousand tokens."""
 
@@ -31,8 +35,7 @@ class MemoryPlan:
     state_bytes: int
     """Recurrent states of one text, of any length, and what the encoder of an encoder-decoder gives for it."""
     window_bytes: int = 0
-    """Keys and values of one text in layers with a sliding window: the end of the text, and a copy of the end of its prompt."""
-
+    """Keys and values of one text in layers with a sliding window: the end of the text, and copies where a chat may return to."""
     second_bytes: int = 0
     """Keys and values of one prompt on a second engine, which computes one prompt at a time."""
 
@@ -52,7 +55,10 @@ def plan(
     tensors = tuple(tensors)
     per_token = sum(tensor.bytes_for(1) for tensor in tensors if tensor.length_axis is not None and tensor.window is None)
     states = sum(tensor.bytes_for(0) for tensor in tensors if tensor.length_axis is None)
-    windows = sum(window_bytes(tensor, tokens) for tensor in tensors)
+    windowed = [tensor for tensor in tensors if tensor.window is not None]
+    windows = sum(tensor.bytes_for(tokens) for tensor in windowed)
+    if any(tensor.window is not None and tokens > tensor.window.capacity for tensor in windowed):
+        windows += most_copies(windowed) * copy_bytes(windowed)
     return MemoryPlan(tokens, batch, per_token, states + source_bytes, windows, second_bytes)
 
 
@@ -61,12 +67,14 @@ def whole_bytes(tensors: Iterable[CacheTensor], tokens: int) -> int:
     return sum(math.prod(tensor.sized(1, tokens)) * BYTES_OF_FLOAT32 for tensor in tensors)
 
 
-def window_bytes(tensor: CacheTensor, tokens: int) -> int:
-    """Bytes of a tensor with a window for one text; 0 for any other tensor."""
-    if tensor.window is None:
-        return 0
-    copied = tensor.bytes_for(tensor.window.copied) if tokens > tensor.window.capacity else 0
-    return tensor.bytes_for(tokens) + copied
+def copy_bytes(windowed: Iterable[CacheTensor]) -> int:
+    """Bytes of one copy of the windows of a text; `windowed`: the tensors of layers with a window."""
+    return sum(tensor.bytes_for(tensor.window.copied) for tensor in windowed if tensor.window is not None)
+
+
+def most_copies(windowed: Collection[CacheTensor]) -> int:
+    """The most copies of windows that a text has at a time: at least one."""
+    return max(1, min(MOST_COPIES, MOST_COPY_BYTES // max(1, copy_bytes(windowed))))
 
 
 def source_bytes(inputs: Mapping[str, Input], tokens: int) -> int:

@@ -14,12 +14,8 @@ import numpy.typing as npt
 
 from ..backends.onnxruntime_session import OrtValue
 from ..backends.signature import CacheTensor
+from .memory_plan import most_copies
 from .snapshot import ArrayMapping, Arrays, WindowCopy, copied
-
-MOST_MARKS = 6
-"""The most lengths that a row marks."""
-MOST_BYTES = 128 * 2**20
-"""The most bytes of a row's copies, but that one copy is always made."""
 
 
 class Windows:
@@ -36,8 +32,7 @@ class Windows:
         """Per row, the lengths that it should be able to return to, in ascending order."""
         self.copies = [dict[int, WindowCopy]() for _ in range(rows)]
         """Per row, the windows at its marks that the buffers have forgotten."""
-        copied_bytes = sum(tensor.bytes_for(self.window.copied) for tensor in self.tensors) if self.window is not None else 1
-        self.most_marks = max(1, min(MOST_MARKS, MOST_BYTES // copied_bytes))
+        self.most_marks = most_copies(self.tensors)
 
     def room(self, length: int) -> int | None:
         """The most tokens of a run over `length` tokens; None: any number."""

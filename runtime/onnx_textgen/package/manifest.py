@@ -356,6 +356,31 @@ def check_golden(golden: tuple[GoldenRun, ...], vocab_size: int, where: str) -> 
         check_ids(run.prompt_ids + run.new_ids + run.exact_ids + run.source_ids, vocab_size, f"{where}[{index}]")
 
 
+def check_text_encoder(manifest: Manifest) -> None:
+    """Raise `PackageError` for settings that no text encoder has, and for some of them in the manifest of another model."""
+    about, geometry = manifest.text_encoder, manifest.geometry
+    if about is None:
+        if manifest.pair_scoring is not None or (manifest.embedding is not None and manifest.embedding.pooling == "graph"):
+            raise PackageError(f"{MANIFEST} has settings of a text encoder, and is of none; export the model again")
+        return
+    if not 1 <= about.most_tokens <= geometry.context_length:
+        raise PackageError(f"text_encoder.most_tokens should fit in the context, found {about.most_tokens}; export the model again")
+    if not 0 <= about.tolerance <= 1:
+        raise PackageError(f"text_encoder.tolerance should be from 0 to 1, found {about.tolerance}; export the model again")
+    for index, each in enumerate(about.golden):
+        check_golden_numbers(each, geometry, f"text_encoder.golden[{index}]")
+
+
+def check_golden_numbers(golden: GoldenNumbers, geometry: Geometry, where: str) -> None:
+    """Raise `PackageError` for ids that no text of the model has, or types that are not those of a pair."""
+    check_ids(golden.token_ids, geometry.vocab_size, where)
+    count, types = len(golden.token_ids), golden.type_ids
+    if not 1 <= count <= geometry.context_length or len(types) not in (0, count) or not set(types) <= {0, 1}:
+        raise PackageError(
+            f"{where} should have token_ids that fit in the context, each with a type of 0 or 1; export the model again"
+        )
+
+
 def weights_files(manifest: Manifest) -> list[str]:
     """The names of the files that hold a package's weights, in the order in which they were written."""
     found = [name for name in manifest.files if name == WEIGHTS or is_shared_weights(name)]
@@ -405,13 +430,7 @@ def manifest_from_json(value: object) -> Manifest:
     if (reranking := manifest.reranking) is not None:
         answers = (reranking.true_id, *([] if reranking.false_id is None else [reranking.false_id]))
         check_ids(answers, vocab_size, "reranking")
-    if (reader := manifest.text_encoder) is not None:
-        if not 1 <= reader.most_tokens <= manifest.geometry.context_length:
-            raise PackageError(
-                f"text_encoder.most_tokens should fit in the context, found {reader.most_tokens}; export the model again"
-            )
-        for index, each in enumerate(reader.golden):
-            check_ids(each.token_ids, vocab_size, f"text_encoder.golden[{index}]")
+    check_text_encoder(manifest)
     if manifest.sha256 and manifest.sha256 != manifest_digest(value):
         raise PackageError(f"{MANIFEST} is damaged: its content does not match its sha256; export or copy the model again")
     return manifest

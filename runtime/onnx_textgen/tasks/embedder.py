@@ -66,6 +66,7 @@ class Embedder:
         kept = settings.dimensions if dimensions is None else dimensions
         with scope.active():
             if reader is not None:
+                self.opened.for_adapter(adapter)  # which none has
                 vectors = self.read(reader, encoded, settings.pooling, scope)
             else:
                 vectors = self.feed(encoded, cast("Pooling", settings.pooling), adapter, scope)

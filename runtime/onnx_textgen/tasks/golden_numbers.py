@@ -7,17 +7,23 @@ import numpy as np
 from ..backends.onnxruntime_session import OnnxRuntimeSession
 from ..backends.protocol import Graph
 from ..backends.signature import LOGITS
+from ..errors import PackageError
 from ..inference.text_encoder import SENTENCE_EMBEDDING, TextEncoder
 from ..package.manifest import GoldenNumbers, Manifest
 
 
 def reread(graph: Graph, manifest: Manifest, golden: GoldenNumbers) -> float:
-    """The largest difference of a number from the golden one, relative to the largest of these; infinite if there are others."""
+    """The largest difference of a number from the golden one, relative to the largest of these.
+
+    Raises `PackageError` if the graph gives another number of them.
+    """
     assert isinstance(graph, OnnxRuntimeSession), "text encoders are opened there"
     output = SENTENCE_EMBEDDING if manifest.pair_scoring is None else LOGITS
     types = golden.type_ids or (0,) * len(golden.token_ids)
     found = TextEncoder(graph).read([golden.token_ids], output, types=[types])[0]
     wanted = np.array(golden.numbers, np.float32)
     if found.shape != wanted.shape:
-        return float("inf")
+        raise PackageError(
+            f"the graph gives {found.size:,} numbers for a golden text and the manifest has {wanted.size:,}; export it again"
+        )
     return float(np.abs(found - wanted).max() / max(1e-9, float(np.abs(wanted).max())))

@@ -33,8 +33,8 @@ class PromptEncoder:
                 bos_id = self.opened.manifest.bos_id
                 begin = f", or only the begin token: [{bos_id}]" if bos_id is not None else ""
                 raise PromptError(f"the prompt is empty; give some text{begin}")
-            if (reader := self.opened.manifest.text_encoder) is not None:
-                return self.opened.tokenizer.encode_within(reader.most_tokens, prompt)[0]
+            if self.opened.manifest.text_encoder is not None:
+                return self.encode_whole(prompt)[0]
             if not any_length:
                 check_characters(prompt, self.context_length)
             ids = self.opened.tokenizer.encode(prompt)
@@ -45,6 +45,16 @@ class PromptEncoder:
             most = self.context_length - new_tokens
             raise LongPromptError(f"the prompt has {len(ids):,} tokens; this model takes {most:,} at most. Shorten it")
         return ids
+
+    def encode_whole(self, text: str, pair: str | None = None) -> tuple[list[int], list[int]]:
+        """Token ids and types of what a text encoder reads, cut as its makers cut it; raises `PromptError` if there are none."""
+        about = self.opened.manifest.text_encoder
+        assert about is not None, "the caller has checked"
+        ids, types = self.opened.tokenizer.encode_within(about.most_tokens, text, pair)
+        if not ids:
+            raise PromptError("the text has no tokens; give one that is not blank")
+        check_vocabulary(ids, self.vocab_size)
+        return ids, types
 
     def encode_source(self, source: Prompt, language: str | None = None) -> list[int]:
         """Token ids of the text that an encoder-decoder reads, checked: not empty, in the vocabulary, not too long.

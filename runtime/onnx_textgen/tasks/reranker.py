@@ -54,6 +54,7 @@ class Reranker:
         if self.opened.manifest.text_encoder is not None:
             if prompt or prompt_name:
                 raise OptionError(f"{self.opened.manifest.name} is no reranker with prompts; leave prompt and prompt_name out")
+            self.opened.for_adapter(adapter)  # which none has
             by = self.similarities if self.opened.manifest.pair_scoring is None else self.pairs
             return sorted(by(query, documents, CancelScope(cancel)), key=lambda each: -each.relevance_score)[:most]
         settings = self.settings()
@@ -74,11 +75,11 @@ class Reranker:
 
     def pairs(self, query: str, documents: Sequence[str], scope: CancelScope) -> list[RankedDocument]:
         """The scores of documents by a cross-encoder, which reads each with the query as a pair, in their order."""
-        reader, about, scoring = self.opened.text_encoder, self.opened.manifest.text_encoder, self.opened.manifest.pair_scoring
-        assert reader is not None and about is not None and scoring is not None, "the caller has checked"
-        encoded = [self.opened.tokenizer.encode_within(about.most_tokens, query, each) for each in documents]
+        reader, scoring = self.opened.text_encoder, self.opened.manifest.pair_scoring
+        assert reader is not None and scoring is not None, "the caller has checked"
         found: list[float] = [0.0] * len(documents)
         with scope.active():
+            encoded = [self.encoder.encode_whole(query, each) for each in documents]
             for group in groups([len(ids) for ids, _ in encoded], fits_together):
                 texts, types = zip(*(encoded[place] for place in group), strict=True)
                 for place, logits in zip(group, reader.read(texts, LOGITS, types=types, scope=scope), strict=True):

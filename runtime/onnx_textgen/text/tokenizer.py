@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from ..errors import PackageError, PromptError, TokenizerError
 from ..files.text_files import read_text
@@ -30,6 +30,8 @@ from .tokenizer_json import (
 
 REPLACEMENT = "\ufffd"
 MAX_FILE_BYTES = 64 * 2**20
+CHARACTERS = 8
+"""More than most tokens have."""
 DEEPEST_BEGINNINGS = 40
 """Common beginnings within one another; `re` nests its groups no deeper than some hundred."""
 
@@ -207,12 +209,22 @@ class TextTokenizer:
         for each in texts:
             check_text(each)
         with tokenizer_errors("this text"):
-            parts = [self._tokenizer.encode(each, add_special_tokens=False) for each in texts]
-            room = most - self._tokenizer.num_special_tokens_to_add(is_pair=pair is not None)
+            room = max(0, most - self._tokenizer.num_special_tokens_to_add(is_pair=pair is not None))
+            parts = [self._beginning(each, room) for each in texts]
             for part, length in zip(parts, cut_lengths([len(part.ids) for part in parts], room), strict=True):
                 part.truncate(length)
             found = self._tokenizer.post_process(parts[0], parts[1] if pair is not None else None)
             return found.ids, found.type_ids
+
+    def _beginning(self, text: str, room: int) -> Encoding:
+        """The tokens of a text without added ones; at least its first `room`, as what follows them far away is not looked at."""
+        size = 2 * CHARACTERS * (room + 1)
+        while len(text) > size:
+            found = self._tokenizer.encode(text[:size], add_special_tokens=False)
+            if len(found.ids) > 2 * room:  # where a word was divided, only its own tokens are others
+                return found
+            size *= 4
+        return self._tokenizer.encode(text, add_special_tokens=False)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Decode `ids` to text without special tokens; bytes that are not UTF-8 become U+FFFD, and unknown ids are left out.

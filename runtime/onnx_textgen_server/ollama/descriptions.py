@@ -46,7 +46,9 @@ def running(about: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def capabilities_of(model: Model) -> list[str]:
-    """Return a model's capabilities, in Ollama's words."""
+    """Return a model's capabilities, in Ollama's words, which has none for a cross-encoder's."""
+    if model.manifest.text_encoder is not None:
+        return ["embedding"] if model.manifest.pair_scoring is None else []
     found = {
         "completion": True,
         "tools": model.chats.calls_tools,

@@ -26,7 +26,7 @@ class EmbedRequest(Request):
     inputs: Inputs = Field(alias="input")
     dimensions: int | None = None
     truncate: bool | None = None
-    """Has no effect: a text that is longer than the context is refused."""
+    """Whether a text that is too long is cut, which text encoders do unless it is false; a decoder refuses it in any case."""
     options: dict[str, Any] | None = None
     """Ignored: they configure Ollama's engine."""
 
@@ -43,7 +43,7 @@ class Embed:
     async def whole(self, compute: Compute) -> str:
         """See `Work`."""
         start = time.perf_counter()
-        encoded = await compute(lambda _: encode_texts(self.model, self.body.inputs))
+        encoded = await compute(lambda _: encode_texts(self.model, self.body.inputs, cuts=self.body.truncate is not False))
         vectors = await written_vectors(compute, self.model, encoded, self.body, lambda _, vector: json.dumps(vector.tolist()))
         count, seconds = sum(map(len, encoded)), time.perf_counter() - start
         more = {"total_duration": nanoseconds(seconds), "load_duration": 0, "prompt_eval_count": count}

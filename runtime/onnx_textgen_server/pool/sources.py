@@ -140,7 +140,7 @@ def described(manifest: Manifest, needed: int = 0) -> Description:
     encoder = manifest.encoder
     return Description(
         precision=manifest.precision_name,
-        context_length=manifest.geometry.context_length,
+        context_length=manifest.geometry.context_length if manifest.text_encoder is None else manifest.text_encoder.most_tokens,
         architecture=manifest.architecture,
         source_length=None if encoder is None else encoder.source_length,
         adapters=tuple(manifest.adapters),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from onnx_textgen import Cancellation, Model
+from onnx_textgen.errors import PromptError
 from onnx_textgen.package.retrieval import EmbeddingSettings, with_prompt
 from onnx_textgen.tasks.embeddings import Vectors
 
@@ -25,11 +26,21 @@ class VectorOptions(Protocol):
 
 
 def encode_texts(
-    model: Model, texts: Sequence[str | list[int]], prompt: str | None = None, prompt_name: str | None = None
+    model: Model, texts: Sequence[str | list[int]], prompt: str | None = None, prompt_name: str | None = None, *, cuts: bool = True
 ) -> list[list[int]]:
-    """The token ids that `Model.embed` computes for texts; raises `PromptError` and `OptionError`."""
+    """The token ids that `Model.embed` computes for texts; raises `PromptError` and `OptionError`.
+
+    `cuts`: whether a text that is too long for a text encoder is cut, not refused.
+    """
     settings = model.manifest.embedding or EmbeddingSettings()
-    return [model.encode(each, new_tokens=0) for each in with_prompt(settings, texts, prompt, prompt_name)]
+    given = with_prompt(settings, texts, prompt, prompt_name)
+    if not cuts and (about := model.manifest.text_encoder) is not None:
+        for each in given:
+            if isinstance(each, str) and len(model.tokenizer.encode_within(about.most_tokens + 1, each)[0]) > about.most_tokens:
+                raise PromptError(
+                    f"a text has more than the {about.most_tokens:,} tokens that this model reads; shorten it, or let it be cut"
+                )
+    return [model.encode(each, new_tokens=0) for each in given]
 
 
 async def written_vectors(

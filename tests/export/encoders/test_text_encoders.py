@@ -174,6 +174,24 @@ REFUSED: dict[str, tuple[Callable[[Path], Any], dict[str, Any], str]] = {
         "its pooling is median, which is not known here",
     ),
     "lower case": (lambda folder: write_embedder(folder, own={"do_lower_case": True}), {}, "takes texts in lower case only"),
+    "a layer without settings": (
+        lambda folder: (write_embedder(folder, more=["Dense"]) / "2_Dense" / "config.json").unlink(),
+        {},
+        "the settings of a module after its model lack 'in_features'",
+    ),
+    "a layer of other sizes": (
+        lambda folder: write_json(write_embedder(folder, more=["Dense"]) / "2_Dense" / "config.json", out_features=31),
+        {},
+        "the modules after its model are damaged",
+    ),
+    "a layer that is no activation": (
+        lambda folder: write_json(
+            write_embedder(folder, more=["Dense"]) / "2_Dense" / "config.json",
+            activation_function="torch.nn.modules.linear.Linear",
+        ),
+        {},
+        "its Dense layer uses torch.nn.modules.linear.Linear, which is not known here",
+    ),
     "attention maps": (write_embedder, {"attention_maps": True}, "--attention-maps is for decoders, and the source is a text"),
     "a cache": (write_embedder, {"int8_cache": True}, "--int8-cache is for decoders, and the source is a text encoder"),
     "end ids": (write_embedder, {"eos_ids": (3,)}, "--eos-id is for decoders, and the source is a text encoder; leave it out"),

@@ -26,7 +26,6 @@ REFUSED: dict[str, str] = {
     "longformer": "cannot be traced",
     "perceiver": "failed on four tokens",
     "reformer": "cannot be traced",
-    "xlm": "cannot be exported",
 }
 """Types that are not exported, and what the line says: some read what comes after the end of a text."""
 OWN_SIZES = {"mobilebert": {"num_hidden_layers": 2, "vocab_size": 300}}
@@ -46,7 +45,10 @@ def tiny(model_type: str, *, scores: bool) -> transformers.PreTrainedModel:
     """A random model of a type."""
     torch.manual_seed(0)
     config_class = transformers.CONFIG_MAPPING[model_type]
-    sizes = OWN_SIZES.get(model_type) or shrink(config_class(), SPECIAL.get(model_type, {})) | PADDED | {"is_decoder": False}
+    sizes = OWN_SIZES.get(model_type) or shrink(config_class(), SPECIAL.get(model_type, {})) | PADDED | {
+        "is_decoder": False,
+        "causal": False,
+    }
     config = config_class(**sizes)
     config.num_labels, config.architectures = 1, []
     kind = transformers.AutoModelForSequenceClassification if scores else transformers.AutoModel

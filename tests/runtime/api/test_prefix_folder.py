@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import signal
@@ -392,6 +393,18 @@ def test_the_prompts_of_a_session_are_saved_too(tmp_path: Path, forgetful: Model
             texts.append(session.generate(**OPTIONS))
     assert [each.stats.reused_tokens > SHORTEST for each in texts] == [False, True]
     assert [each.text for each in texts] == [forgetful.generate(BEGIN, **OPTIONS).text] * 2
+
+
+def test_a_file_that_is_known_twice_is_removed_by_neither(folder: Path) -> None:
+    """Another thread may read a file that this one has just written."""
+    with open_model(folder) as model:
+        saved, context = model.generator.prefixes.saved, model.new_context()
+        saved.refresh(context)
+        (path,) = saved.paths.values()
+        saved.add(path, dataclasses.replace(next(iter(saved.paths))))
+        assert list(saved.paths.values()) == [path]
+        model.generate(BEGIN[::-1] * 2, **OPTIONS)
+    assert path.exists() and len(files(folder)) == 2
 
 
 def test_a_session_does_not_read_what_it_has_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

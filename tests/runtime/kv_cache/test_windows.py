@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import onnx_textgen
 from onnx_textgen import Model
+from onnx_textgen.api.prefix_folder import PrefixFolder
 from onnx_textgen.backends import window
 from onnx_textgen.backends.onnxruntime_session import open_session
 from onnx_textgen.backends.window import Window
@@ -25,7 +26,8 @@ from onnx_textgen.cli import run
 from onnx_textgen.errors import PackageError, PromptError
 from onnx_textgen.inference.decoder import Decoder
 from onnx_textgen.inference.prefill import prefill
-from onnx_textgen.kv_cache import windows
+from onnx_textgen.inference.prefix_cache import PrefixStore
+from onnx_textgen.kv_cache import memory_plan
 from onnx_textgen.kv_cache.shared import SharedCache
 from onnx_textgen.package.manifest import GRAPH
 from support.cache_graphs import CONTEXT, VOCAB_SIZE, Attention, Builder, Recurrent, Tiny
@@ -212,9 +214,8 @@ def test_a_row_returns_to_each_length_that_it_marked_and_a_snapshot_of_it_too(mo
 
 def test_copies_have_a_limit_of_which_the_first_and_the_last_remain(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     for most, left in ((6, [8, 36, 50, 64, 78, 92]), (2, [8, 92]), (1, [92])):
-        monkeypatch.setattr(
-            windows, "MOST_BYTES", most * sum(each.bytes_for(17) for each in model.graph.cache_tensors if each.window)
-        )
+        copy_bytes = sum(each.bytes_for(17) for each in model.graph.cache_tensors if each.window)
+        monkeypatch.setattr(memory_plan, "MOST_COPY_BYTES", most * copy_bytes)
         decoder = model.new_context()
         for length in range(8, 93, 14):
             prefill(decoder, ids_of(length))
@@ -235,6 +236,34 @@ def test_answers_stay_for_the_next_turn_and_prompts_without_them_return(usual: M
         found = usual.generate(following, max_new_tokens=1, **GREEDY)
         assert found.stats.reused_tokens == reused
         assert list(found.token_ids) == [int(tiny.logits(following)[-1, :28].argmax())]  # 28, the last one, ends a text
+
+
+def test_saved_prompts_with_copies_leave_the_others(usual: Model, tmp_path: Path) -> None:
+    """A chat whose messages end before the window is saved without its copies, and without a claim on others' bytes."""
+    folder = PrefixFolder(tmp_path / "prefixes", 10**9, usual.generator.opened)
+    store = PrefixStore(10**9, folder)
+    for prompt in (ids_of(80, 1), ids_of(80, 2), [*ids_of(19, 3), 28, *ids_of(60, 4)]):
+        decoder = usual.new_context()
+        decoder.mark([20])
+        prefill(decoder, [*prompt, *ids_of(5)])
+        store.keep(decoder, len(prompt))
+        folder.writer.submit(lambda: None).result()
+    assert decoder.snapshot().windows, "there are copies"
+    assert len(list((tmp_path / "prefixes").glob("*.npz"))) == 3 == len(folder.paths)
+    folder.refresh(decoder)
+    assert len(folder.paths) == 3
+    folder.close()
+
+
+def test_a_store_too_small_for_copies_keeps_the_end_of_a_text(usual: Model) -> None:
+    decoder = usual.new_context()
+    decoder.mark([17, 38, 55])
+    prefill(decoder, ids_of(90))
+    whole = decoder.snapshot()
+    store = PrefixStore(sum(each.bytes_for(90) for each in usual.graph.cache_tensors) + 1)
+    assert whole.size_bytes > store.size_bytes
+    store.keep(decoder, 90)
+    assert 0 < store.held_bytes <= store.size_bytes
 
 
 @pytest.mark.parametrize(
@@ -337,7 +366,7 @@ def test_the_plan_counts_windows_once_they_are_full(model: Model, folder: Path, 
     plan = model.memory(20)
     assert (plan.bytes_per_token, plan.window_bytes) == (others, 20 * windows)
     assert plan.total_bytes == 20 * (windows + others)
-    assert model.memory(96, batch=2).total_bytes == 2 * (96 * others + (28 + 17) * windows)
+    assert model.memory(96, batch=2).total_bytes == 2 * (96 * others + (28 + 6 * 17) * windows)
     decoder = model.new_context()
     prefill(decoder, ids_of(90))
     assert decoder.bytes_of(90) == 90 * others + 28 * windows

@@ -18,7 +18,7 @@ import onnx_textgen
 from onnx_textgen import Cancellation, Model
 from onnx_textgen.cancellation import InterruptedRunError
 from onnx_textgen.cli import run
-from onnx_textgen.errors import ModelError, OptionError, PackageError
+from onnx_textgen.errors import ModelError, OptionError, PackageError, PromptError
 from onnx_textgen.package.manifest import MANIFEST, manifest_digest
 from onnx_textgen.package.retrieval import EmbeddingSettings
 from onnx_textgen.tasks import embedder
@@ -205,6 +205,10 @@ def test_info_and_list_say_what_it_is(folder: Path, capsys: pytest.CaptureFixtur
         ({"most_tokens": 0}, "most_tokens should fit in the context"),
         ({"golden": [{"token_ids": [len(WORDS)], "numbers": [1.0]}]}, "golden\\[0\\] has the token id 30"),
         ({"more": 1}, "unknown key"),
+        ({"tolerance": float("inf")}, "tolerance should be from 0 to 1"),
+        ({"golden": [{"token_ids": [], "numbers": [1.0]}]}, "golden\\[0\\] should have token_ids"),
+        ({"golden": [{"token_ids": [1, 2], "numbers": [1.0], "type_ids": [0]}]}, "golden\\[0\\] should have token_ids"),
+        ({"golden": [{"token_ids": [1], "numbers": [1.0], "type_ids": [2**70]}]}, "golden\\[0\\] should have token_ids"),
     ],
 )
 def test_a_manifest_that_no_encoder_has_is_refused(tmp_path: Path, change: dict, what: str) -> None:
@@ -215,3 +219,67 @@ def test_a_manifest_that_no_encoder_has_is_refused(tmp_path: Path, change: dict,
     (folder / MANIFEST).write_text(json.dumps(value), encoding="utf-8")
     with pytest.raises(PackageError, match=what):
         onnx_textgen.load(folder, device="cpu")
+
+
+@pytest.mark.parametrize("change", [{"text_encoder": None}, {"text_encoder": None, "embedding": None, "pair_scoring": {}}])
+def test_settings_of_an_encoder_are_of_one(tmp_path: Path, change: dict) -> None:
+    folder = write_package(tmp_path / "other")
+    value = json.loads((folder / MANIFEST).read_text(encoding="utf-8")) | change
+    value["sha256"] = manifest_digest({key: item for key, item in value.items() if key != "sha256"})
+    (folder / MANIFEST).write_text(json.dumps(value), encoding="utf-8")
+    with pytest.raises(PackageError, match="has settings of a text encoder, and is of none"):
+        onnx_textgen.load(folder, device="cpu")
+
+
+def test_a_graph_without_the_output_is_refused_when_it_is_opened(tmp_path: Path) -> None:
+    folder = write_package(tmp_path / "other")
+    value = json.loads((folder / MANIFEST).read_text(encoding="utf-8")) | {"pair_scoring": {"activation": "sigmoid"}}
+    value["sha256"] = manifest_digest({key: item for key, item in value.items() if key != "sha256"})
+    (folder / MANIFEST).write_text(json.dumps(value), encoding="utf-8")
+    with pytest.raises(PackageError, match="the graph has no output logits"):
+        onnx_textgen.load(folder, device="cpu")
+
+
+def test_an_adapter_and_a_draft_model_are_refused(model: Model, scorer: Model, folder: Path) -> None:
+    with pytest.raises(OptionError, match="letters has no adapter 'legal'"):
+        model.embed("a", adapter="legal")
+    with pytest.raises(OptionError, match="letters has no adapter 'legal'"):
+        scorer.rerank("a", ["b"], adapter="legal")
+    with pytest.raises(OptionError, match="is an encoder, which writes no text"):
+        onnx_textgen.load(device="cpu", assistant_model=folder)
+
+
+def test_of_a_huge_text_only_the_beginning_is_tokenised(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As much as decides the tokens that are kept, whatever blanks there are."""
+    for text in ("a b " * 50_000, " " * 5_000 + "a b " * 50_000, "a" + " " * 100_000 + "b"):
+        assert model.encode(text) == ids_of(text)[0]
+    tokenized = []
+    encode = type(model.tokenizer._tokenizer).encode
+
+    class Counted:
+        def __getattr__(self, name: str) -> object:
+            return getattr(inner, name)
+
+        def encode(self, text: str, **given: object) -> object:
+            tokenized.append(len(text))
+            return encode(inner, text, **given)
+
+    inner = model.tokenizer._tokenizer
+    monkeypatch.setattr(model.tokenizer, "_tokenizer", Counted())
+    model.embed("a b " * 500_000)
+    assert sum(tokenized) < 2_000
+
+
+def test_a_text_without_tokens_is_refused_in_one_line(tmp_path: Path) -> None:
+    folder = write_package(tmp_path / "bare", has_marks=False)
+    bare = onnx_textgen.load(folder, device="cpu", threads=1)
+    for pooling in (None, "mean", "last"):
+        with pytest.raises(PromptError, match="the text has no tokens; give one that is not blank"):
+            bare.embed(["a", " "], pooling=pooling)  # type: ignore[arg-type]
+
+
+def test_ids_beyond_the_graphs_vocabulary_are_refused(tmp_path: Path) -> None:
+    folder = write_package(tmp_path / "small", vocab_size=len(WORDS) - 1)
+    small = onnx_textgen.load(folder, device="cpu", threads=1)
+    with pytest.raises(PromptError, match="token id 29 is outside the vocabulary"):
+        small.embed("z")

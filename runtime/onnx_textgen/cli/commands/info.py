@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from ...package.retrieval import EmbeddingSettings, RerankingSettings
 
 
+NEARLY_ONE = 0.005
+"""Cosines are, and three digits would say that they are 1."""
+
+
 def show_info(
     folder: options.FolderArgument = None,
     *,
@@ -213,8 +217,10 @@ def proof(entries: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def number_in_words(value: object) -> str:
-    """Three digits of a float, any other value unchanged, as text."""
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+    """Three digits of a float, six of one that is nearly 1, any other value unchanged, as text."""
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:.6g}" if 0 < abs(1 - value) < NEARLY_ONE else f"{value:.3g}"
 
 
 def comparisons(entries: Mapping[str, Any]) -> Iterator[tuple[str, list[Mapping[str, Any]]]]:

@@ -141,6 +141,8 @@ def verify_text_encoder(
 
     if refused is not None:
         raise OptionError(f"{path.name} is a text encoder; leave out --runtime and --against")
+    if not about.golden:
+        say("golden: the manifest has no runs to replay")
     opened = options.load_model(str(path), device, threads)
     errors = [reread(opened.graph, opened.manifest, each) for each in about.golden]
     for number, error in enumerate(errors, start=1):
