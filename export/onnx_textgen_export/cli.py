@@ -119,6 +119,7 @@ OPTIONS: Mapping[str, Given] = {
     "head_bits": Given(int | None, "int4: 8 keeps the output layer in int8."),
     "sensitive_bits": Given(int | None, "int4: 8 keeps the layers most sensitive to rounding in int8."),
     "max_kl": Given(float | None, "int8, int4: largest KL divergence from the unrounded model, in nats per token."),
+    "min_cosine": Given(float | None, "int8, int4 of a text encoder: smallest cosine of a vector with the unrounded model's."),
     "target_size": Given(float | None, "int4: the best quality that fits in this many MB.", metavar="MB"),
     "strict_bits": Given(bool, "int4: 4 bits for every matrix, whatever the cost in quality.", ("--strict-bits",), default=False),
     "calibration": Given(
@@ -267,6 +268,7 @@ def keywords_from(given: Mapping[str, Any]) -> ExportKeywords:
         ),
         "budget": Budget(
             max_kl=given["max_kl"],
+            min_cosine=given["min_cosine"],
             target_bytes=None if size is None else round(size * 1e6),
             strict_bits=given["strict_bits"],
             calibrates=given["calibrates"],

@@ -56,6 +56,8 @@ class Budget:
     """Mean divergence from the unrounded model on the kind of text where it is largest, in nats per token."""
     target_bytes: int | None = None
     """Size of the package, for the best quality within it."""
+    min_cosine: float | None = None
+    """Of a text encoder: the smallest cosine of a vector with PyTorch's."""
     strict_bits: bool = False
     """Exactly the bits of the precision, whatever the loss."""
     calibrates: bool = True
@@ -69,6 +71,8 @@ class Budget:
             raise ExportError(f"{words[asked[0]]} and {words[asked[1]]} are two budgets for one package; give only one")
         if self.max_kl is not None and not 0 < self.max_kl < float("inf"):
             raise ExportError(f"--max-kl should be above 0, found {self.max_kl}; the defaults are 0.03 for int4 and 0.003 for int8")
+        if self.min_cosine is not None and not 0 < self.min_cosine < 1:
+            raise ExportError(f"--min-cosine should be above 0 and below 1, found {self.min_cosine}; the default for int8 is 0.998")
         if self.calibration is not None and not self.calibrates:
             raise ExportError("--calibrate FILE and --no-calibrate contradict each other; give only one")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -41,11 +42,23 @@ class Limits:
     cosine: float
     """Smallest cosine between the package's vector of a text and PyTorch's."""
 
+    def as_record(self) -> dict[str, float]:
+        """As plain data, without a limit that is none."""
+        return {name: limit for name, limit in dataclasses.asdict(self).items() if math.isfinite(limit)}
+
+    def in_words(self) -> str:
+        """For an error: `the limits of error 0.15, cosine 0.998`."""
+        return f"the limits of {', '.join(f'{name} {limit:g}' for name, limit in self.as_record().items())}"
+
+    def admit(self, scenario: Scenario) -> bool:
+        """Return whether a scenario is within the limits."""
+        return scenario.error <= self.error and scenario.cosine >= self.cosine
+
 
 LIMITS: dict[Precision, Limits] = {
     "fp32": Limits(1e-4, 1 - 1e-6),
     "fp16": Limits(0.02, 0.999),
-    "int8": Limits(0.15, 0.99),
+    "int8": Limits(0.15, 0.998),
     "int4": Limits(0.6, 0.95),
 }
 
@@ -116,33 +129,38 @@ def groups(reads: Sequence[Read], longest: Read) -> Iterator[tuple[str, list[Rea
     yield "a long text", [longest]
 
 
-def prove_text_encoder(
-    encoder: TextEncoder, graph: Path, reads: Sequence[Read], longest: Read, precision: Precision
-) -> tuple[list[Scenario], tuple[GoldenNumbers, ...]]:
-    """Measure every scenario; raises `ExportError` where the graph disagrees with PyTorch."""
-    with as_export_error():
-        opened = OpenEncoder(open_session(graph, device="cpu"), encoder.padding_id)
-        return measure(encoder, opened, reads, longest, precision)
+class Proof:
+    """Compares graphs of a text encoder with PyTorch, which reads each text once."""
+
+    def __init__(self, encoder: TextEncoder, reads: Sequence[Read], longest: Read) -> None:
+        self.encoder, self.reads, self.longest = encoder, reads, longest
+        self.known: dict[Read, list[npt.NDArray[np.float32]]] = {}
+        """PyTorch's outputs."""
+
+    def measure(self, graph: Path) -> tuple[list[Scenario], tuple[GoldenNumbers, ...]]:
+        """Measure every scenario, and take the numbers for `verify`; raises `ExportError` for a graph that does not run."""
+        encoder, output, measured = self.encoder, self.encoder.outputs[-1], list[Scenario]()
+        with as_export_error():
+            opened = OpenEncoder(open_session(graph, device="cpu"), encoder.padding_id)
+            for name, texts in groups(self.reads, self.longest):
+                measured.append(compare(encoder, opened, name, texts, [self.wanted(each) for each in texts]))
+            found = [opened.read([each.ids], output, types=types_of(encoder, [each]))[0] for each in self.reads[:GOLDEN]]
+        return measured, tuple(golden_of(each, numbers) for each, numbers in zip(self.reads, found, strict=False))
+
+    def wanted(self, read: Read) -> list[npt.NDArray[np.float32]]:
+        """PyTorch's outputs for a text."""
+        if read not in self.known:
+            self.known[read] = [output[0].numpy() for output in self.encoder.reference(read.ids, read.types)]
+        return self.known[read]
 
 
-def measure(
-    encoder: TextEncoder, opened: OpenEncoder, reads: Sequence[Read], longest: Read, precision: Precision
-) -> tuple[list[Scenario], tuple[GoldenNumbers, ...]]:
-    """`prove_text_encoder` with an open graph."""
-    known: dict[Read, list[npt.NDArray[np.float32]]] = {}
-    measured, limits = list[Scenario](), LIMITS[precision]
-    for name, texts in groups(reads, longest):
-        for each in texts:
-            if each not in known:
-                known[each] = [output[0].numpy() for output in encoder.reference(each.ids, each.types)]
-        scenario = compare(encoder, opened, name, texts, [known[each] for each in texts])
-        measured.append(scenario)
-        if scenario.error > limits.error or scenario.cosine < limits.cosine:
-            remedy = "" if precision == "fp32" else "; take another precision"
-            raise ExportError(f"the export disagrees with PyTorch ({scenario.in_words()}), so nothing was written{remedy}")
-    output = encoder.outputs[-1]
-    golden = [golden_of(each, opened.read([each.ids], output, types=types_of(encoder, [each]))[0]) for each in reads[:GOLDEN]]
-    return measured, tuple(golden)
+def refuse_difference(
+    measured: Sequence[Scenario], limits: Limits, *, what: str = "the export disagrees with PyTorch", remedy: str = ""
+) -> None:
+    """Raise `ExportError` where a graph differs from PyTorch by more than the limits; `what` is then the case."""
+    for scenario in measured:
+        if not limits.admit(scenario):
+            raise ExportError(f"{what} ({scenario.in_words()}), so nothing was written{remedy}")
 
 
 def golden_of(read: Read, numbers: npt.NDArray[np.float32]) -> GoldenNumbers:
@@ -172,8 +190,10 @@ def compare(
     return Scenario(name, max(len(each.ids) for each in texts), len(texts), error, cosine)
 
 
-def make_certificate(measured: Sequence[Scenario], precision: Precision, *, size_bytes: int) -> dict[str, Any]:
-    """The certificate for the manifest."""
+def make_certificate(
+    measured: Sequence[Scenario], limits: Limits, *, exact: Sequence[Scenario] = (), size_bytes: int
+) -> dict[str, Any]:
+    """The certificate for the manifest; `exact`: what was measured of the same graph before its weights were rounded."""
     return {
         "reference": f"PyTorch {torch.__version__}, float32",
         "summary": {
@@ -182,6 +202,7 @@ def make_certificate(measured: Sequence[Scenario], precision: Precision, *, size
             "error": max(each.error for each in measured),
         },
         "longest_text": max(each.tokens for each in measured),
-        "tolerance": dataclasses.asdict(LIMITS[precision]),
+        "tolerance": limits.as_record(),
+        **({"before_rounding": {"error": max(each.error for each in exact)}} if exact else {}),
         "scenarios": [dataclasses.asdict(each) for each in measured],
     }

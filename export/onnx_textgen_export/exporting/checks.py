@@ -49,6 +49,8 @@ def check_source(source: Source, assets: TextAssets, options: ExportOptions, qua
             raise ExportError(
                 f"the special id {token_id} is outside the vocabulary of {geometry.vocab_size}; correct the source's config"
             )
+    if options.chosen_budget.min_cosine is not None:
+        raise ExportError("--min-cosine is for text encoders, and the source writes texts; take --max-kl")
     if source.encoder is not None:
         refuse_of_encoder_decoder(options)
     if options.attention_maps:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
+import onnx_ir as ir
 from torch import nn
 
 from onnx_textgen.package.hf_settings import read_json
-from onnx_textgen.package.manifest import GRAPH, Manifest, TextEncoderRecord
+from onnx_textgen.package.manifest import GRAPH, Manifest, Precision, TextEncoderRecord
 from onnx_textgen.package.retrieval import EmbeddingSettings, PairScoring
 
-from ..encoders.proof import LIMITS, make_certificate, prove_text_encoder, texts_to_read
+from ..encoders.proof import LIMITS, Limits, Proof, Scenario, make_certificate, refuse_difference, texts_to_read
 from ..encoders.sentence_modules import Pooling, SentenceModules, read_sentence_modules
 from ..encoders.tracing import trace_text_encoder
 from ..errors import ExportError
@@ -23,12 +26,16 @@ from ..package.folder import check_target, new_folder, records, write_manifest
 from ..package.other_runtimes import write_text_encoder_settings
 from ..package.writer import write_graph
 from ..passes.order import Settings, run_passes
+from ..passes.quantization.options import BLOCK_SIZES, Quantization
 from ..reports import Report
 from ..tokenization.retrieval_settings import MODEL_SETTINGS, read_modules
 from ..tokenization.text_assets import TextAssets
 from ..weights.streamed import Weights, put_parameter
 from .options import ExportOptions
 from .record import versions
+
+REMEDIES = {"fp16": "; try --precision fp32", "int8": "; try --precision fp32", "int4": "; try --precision int8"}
+"""What to do about a package that lost too much."""
 
 
 def export_text_encoder(
@@ -56,25 +63,29 @@ def export_text_encoder(
     materialize(module, weights)
     encoder = open_text_encoder(model_of(module, scoring), after, options.context_length)
     most = most_tokens(encoder, folder)
-    quantization = options.quantization_for(encoder.geometry.hidden_size)
-    if quantization is not None and quantization.method == "calibrated":
-        quantization = dataclasses.replace(quantization, method="k_quant")
-    reads, longest = texts_to_read(encoder, assets.tokenizer, most)
+    forms, limits = forms_of(options, encoder), limits_of(options, encoder)
+    proof = Proof(encoder, *texts_to_read(encoder, assets.tokenizer, most))
     report("trace")
     model = trace_text_encoder(encoder, options.target)
-    # The operator of a sum and a norm saves a single token time, and is slower where there are many.
-    settings = Settings(options.target, encoder.geometry.context_length, options.chosen_precision, quantization, has_cache=False)
-    run_passes("optimize", model, settings)
+    run_passes("optimize", model, settings_for(options, encoder))
     with new_folder(target, force=options.force) as made:
         assets.write(made)
-        report("write")
-        run_passes("store", model, settings)
-        write_graph(model, made, weights=weights_name(settings))
+        exact = prove_unrounded(model, proof, made, options, report) if forms[0] is not None else []
+        for form in forms:
+            report("write")
+            settings = settings_for(options, encoder, options.chosen_precision, form)
+            write(model, made, settings)
+            report("compare with PyTorch")
+            measured, golden = proof.measure(made / GRAPH)
+            if all(map(limits.admit, measured)):
+                break
+        if form is None:
+            refuse_difference(measured, limits, remedy=REMEDIES.get(options.chosen_precision, ""))
+        what = f"{options.chosen_precision} loses more than {limits.in_words()}"
+        refuse_difference(measured, limits, what=what, remedy=REMEDIES.get(options.chosen_precision, ""))
         if options.other_runtimes:
             name = write_shared_graph(made, settings)
             write_text_encoder_settings(made, name, encoder.geometry, assets, most_tokens=most, scores=encoder.scores)
-        report("compare with PyTorch")
-        measured, golden = prove_text_encoder(encoder, made / GRAPH, reads, longest, options.chosen_precision)
         files = records(made)
         size_bytes = sum(record.size for record in files.values())
         manifest = Manifest(
@@ -86,16 +97,59 @@ def export_text_encoder(
             eos_ids=(),
             pad_id=assets.pad_id if assets.pad_id is not None else encoder.padding_id,
             files=files,
-            quantization={} if quantization is None else quantization.as_record(),
+            quantization={} if form is None else form.as_record(),
             source=options.origin or "",
             versions=versions(),
-            certificate=make_certificate(measured, options.chosen_precision, size_bytes=size_bytes),
+            certificate=make_certificate(measured, limits, exact=exact, size_bytes=size_bytes),
             embedding=None if scoring is not None else settings_of(assets),
             text_encoder=TextEncoderRecord(most, golden, LIMITS[options.chosen_precision].error / 3),
             pair_scoring=scoring,
         )
         write_manifest(made, manifest)
     return manifest
+
+
+def forms_of(options: ExportOptions, encoder: TextEncoder) -> list[Quantization | None]:
+    """The forms of matrices to try, the smallest package first: those with smaller blocks also round inputs more finely."""
+    found = options.quantization_for(encoder.geometry.hidden_size)
+    if found is None:
+        return [None]
+    method = "k_quant" if found.method == "calibrated" else found.method
+    sizes = [size for size in sorted(BLOCK_SIZES, reverse=True) if size <= found.block_size]
+    sizes = sizes if options.quantization is None else [found.block_size]
+    return [dataclasses.replace(found, method=method, block_size=size) for size in sizes]
+
+
+def limits_of(options: ExportOptions, encoder: TextEncoder) -> Limits:
+    """What the package may lose; rounding that keeps vectors within their cosine may move single numbers of a token."""
+    limits, asked = LIMITS[options.chosen_precision], options.chosen_budget.min_cosine
+    if options.chosen_precision in ("int8", "int4") and not encoder.scores:
+        limits = dataclasses.replace(limits, error=math.inf)
+    return limits if asked is None else dataclasses.replace(limits, cosine=asked)
+
+
+def settings_for(
+    options: ExportOptions, encoder: TextEncoder, precision: Precision = "fp32", form: Quantization | None = None
+) -> Settings:
+    """Settings of the passes for a package of that precision."""
+    return Settings(options.target, encoder.geometry.context_length, precision, form, has_cache=False)
+
+
+def write(model: ir.Model, folder: Path, settings: Settings) -> None:
+    """Write the graph to a folder, in the form of the settings."""
+    attempt = model.clone()
+    run_passes("store", attempt, settings)
+    write_graph(attempt, folder, weights=weights_name(settings))
+
+
+def prove_unrounded(model: ir.Model, proof: Proof, folder: Path, options: ExportOptions, report: Report) -> list[Scenario]:
+    """Compare the graph with PyTorch before its weights are rounded, so that rounding hides no fault of it."""
+    report("compare, not rounded")
+    with tempfile.TemporaryDirectory(dir=folder) as place:
+        write(model, Path(place), settings_for(options, proof.encoder))
+        measured, _ = proof.measure(Path(place) / GRAPH)
+    refuse_difference(measured, LIMITS["fp32"])
+    return measured
 
 
 def refuse_options(options: ExportOptions) -> None:
@@ -105,6 +159,10 @@ def refuse_options(options: ExportOptions) -> None:
         "--int8-cache": options.int8_cache,
         "--attention-maps": options.attention_maps,
         "--eos-id": options.eos_ids,
+        "--max-kl": options.chosen_budget.max_kl,
+        "--target-size": options.chosen_budget.target_bytes,
+        "--strict-bits": options.chosen_budget.strict_bits,
+        "--calibrate": options.chosen_budget.calibration,
     }
     if found := [name for name, value in asked.items() if value]:
         raise ExportError(f"{found[0]} is for decoders, and the source is a text encoder; leave it out")

@@ -22,6 +22,8 @@ from onnx_textgen.errors import OnnxTextgenError
 from onnx_textgen_export import export
 from onnx_textgen_export.encoders import proof
 from onnx_textgen_export.errors import ExportError
+from onnx_textgen_export.exporting.options import Budget, Quantization
+from onnx_textgen_export.sources.tiny_transformer import DecoderConfig, TinyTransformer
 from support.examples import examples
 from support.text_encoder_checkpoints import MOST, SIZES, random_weights, write_embedder, write_encoder
 
@@ -81,6 +83,38 @@ def test_other_precisions_keep_to_their_cosine(checkpoint: Path, tmp_path: Path,
     cosines = [float(one @ reference(checkpoint, text)) for one, text in zip(found, TEXTS, strict=True)]
     assert min(cosines) >= made.manifest.certificate["tolerance"]["cosine"]
     assert made.manifest.certificate["summary"]["cosine"] < 1 - 1e-7, "something was rounded"
+
+
+def test_a_budget_in_cosine_takes_the_first_form_that_holds_it(tmp_path: Path) -> None:
+    """The largest blocks first, as they take the least; a form that is named is taken as it is."""
+    checkpoint = write_encoder(tmp_path / "model", hidden_size=256, intermediate_size=512, num_hidden_layers=3)
+
+    def made(name: str, **options: Any) -> tuple[int, float]:
+        manifest = export(checkpoint, tmp_path / name, precision="int8", **options).manifest
+        return manifest.quantization["block_size"], manifest.certificate["summary"]["cosine"]
+
+    forms = [Quantization(8, block_size=size) for size in (64, 32, 16)]
+    named = [made(f"{form.block_size}", quantization=form, budget=Budget(min_cosine=0.5)) for form in forms]
+    assert [size for size, _ in named] == [64, 32, 16]
+    for index, (_, cosine) in enumerate(named):
+        asked = cosine - 1e-6
+        assert made(f"asked-{index}", budget=Budget(min_cosine=asked)) == next(each for each in named if each[1] >= asked)
+    with pytest.raises(ExportError, match=r"int8 loses more than the limits of cosine .* so nothing was written; try --precision"):
+        made("too-tight", budget=Budget(min_cosine=(1 + max(cosine for _, cosine in named)) / 2))
+    assert not (tmp_path / "too-tight").exists()
+
+
+@pytest.mark.parametrize("budget", [{"max_kl": 0.1}, {"target_bytes": 10**6}, {"strict_bits": True}])
+def test_budgets_of_decoders_are_refused(checkpoint: Path, tmp_path: Path, budget: dict[str, Any]) -> None:
+    with pytest.raises(ExportError, match="is for decoders, and the source is a text encoder; leave it out"):
+        export(checkpoint, tmp_path / "package", precision="int8", budget=Budget(**budget))
+
+
+def test_a_budget_in_cosine_is_for_text_encoders(tmp_path: Path) -> None:
+    with pytest.raises(ExportError, match="--min-cosine is for text encoders, and the source writes texts; take --max-kl"):
+        export(TinyTransformer(DecoderConfig()), tmp_path / "package", precision="int8", budget=Budget(min_cosine=0.9))
+    with pytest.raises(ExportError, match=r"--min-cosine should be above 0 and below 1, found 1\.5"):
+        Budget(min_cosine=1.5)
 
 
 def test_the_standard_target_has_no_operators_of_onnx_runtime(checkpoint: Path, tmp_path: Path) -> None:
@@ -208,8 +242,11 @@ def test_what_cannot_be_exported_is_refused_in_one_line(tmp_path: Path, kind: st
     assert not (tmp_path / "package").exists()
 
 
-def test_a_graph_that_differs_is_not_written(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reference has other weights than the graph."""
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_a_graph_that_differs_is_not_written(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: Any
+) -> None:
+    """The reference has other weights than the graph, which no rounding hides."""
     reference_of = proof.TextEncoder.reference
 
     def other(self: Any, *given: Any) -> Any:
@@ -217,7 +254,7 @@ def test_a_graph_that_differs_is_not_written(checkpoint: Path, tmp_path: Path, m
 
     monkeypatch.setattr(proof.TextEncoder, "reference", other)
     with pytest.raises(ExportError, match=r"the export disagrees with PyTorch \(one text: error 1\.0e-03"):
-        export(checkpoint, tmp_path / "package")
+        export(checkpoint, tmp_path / "package", precision=precision)
     assert not (tmp_path / "package").exists()
 
 
