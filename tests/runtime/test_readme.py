@@ -183,3 +183,11 @@ def test_the_page_of_options_has_every_example_and_each_still_writes(story) -> N
     for prompt, examples in made["PAGES"].items():
         for line in made["table"](story, prompt, examples):
             assert line.rsplit(" | ", 1)[0] in page, "python docs/make_options.py writes it anew"
+
+
+def test_the_python_of_the_page_on_text_encoders_runs(tmp_path: Path) -> None:
+    pytest.importorskip("onnx")
+    from support.text_encoder_package import write_package  # noqa: PLC0415
+
+    letters = write_package(tmp_path / "letters")
+    run_page("docs/text_encoders.md", 1, {"onnx_textgen": onnx_textgen}, instead=[('"minilm"', repr(str(letters)))])
