@@ -24,7 +24,7 @@ CONFIGS: list[tuple[dict[str, Any], str]] = [
     ({"head_dim": 0}, "transformers cannot"),
     ({"hidden_size": "64"}, "transformers cannot"),
     ({"num_attention_heads": [4]}, "transformers cannot"),
-    ({"model_type": "bert"}, "is an encoder of the type bert"),
+    ({"model_type": "bert"}, "the checkpoint lacks the weights of"),
 ]
 
 
