@@ -10,7 +10,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-from onnx_textgen.inference.text_encoder import IDS, MASK, SENTENCE_EMBEDDING, TYPES
+from onnx_textgen.encoders.text_encoder import IDS, MASK, SENTENCE_EMBEDDING, TYPES
 from onnx_textgen.package.integrity import file_record
 from onnx_textgen.package.manifest import (
     GRAPH,

@@ -15,7 +15,7 @@ import torch
 from tokenizers import Tokenizer
 
 from onnx_textgen.backends.onnxruntime_session import open_session
-from onnx_textgen.inference.text_encoder import TextEncoder as OpenEncoder
+from onnx_textgen.encoders.text_encoder import TextEncoder as OpenEncoder
 from onnx_textgen.package.manifest import GoldenNumbers, Precision
 from onnx_textgen.text.tokenizer import TextTokenizer
 

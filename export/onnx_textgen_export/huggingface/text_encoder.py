@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from onnx_textgen.backends.signature import LAST_HIDDEN_STATE, LOGITS
+from onnx_textgen.encoders.text_encoder import IDS, MASK, SENTENCE_EMBEDDING, TYPES
 from onnx_textgen.errors import first_line
-from onnx_textgen.inference.text_encoder import IDS, MASK, SENTENCE_EMBEDDING, TYPES
 from onnx_textgen.package.manifest import Geometry, Target
 
 from ..errors import ExportError, innermost

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from onnx_textgen.inference.encoder import GraphEncoder
+from onnx_textgen.encoders.encoder import GraphEncoder
 from onnx_textgen.package.manifest import ENCODER_GRAPH, Precision
 from onnx_textgen.tasks.attention_maps import read_maps
 

@@ -9,7 +9,7 @@ import torch
 
 from onnx_textgen.backends.signature import LAST_HIDDEN_STATE
 from onnx_textgen.cancellation import UNCANCELLED
-from onnx_textgen.inference.encoder import run_once
+from onnx_textgen.encoders.encoder import run_once
 from onnx_textgen.package.manifest import ENCODER_GRAPH, Precision
 
 from ..errors import ExportError, as_export_error

@@ -17,8 +17,8 @@ import numpy as np
 
 from onnx_textgen.backends.onnxruntime_session import OnnxRuntimeSession, open_session
 from onnx_textgen.backends.window import Window
+from onnx_textgen.encoders.encoder import GraphEncoder
 from onnx_textgen.inference.decoder import Decoder
-from onnx_textgen.inference.encoder import GraphEncoder
 from onnx_textgen.inference.graph_runner import Logits
 from onnx_textgen.inference.prefill import prefill
 from onnx_textgen.package.manifest import ENCODER_GRAPH, GoldenRun

@@ -15,12 +15,12 @@ from ..backends.onnxruntime_session import OnnxRuntimeSession, open_session
 from ..backends.openvino.session import PRECISIONS, check_readable, open_openvino
 from ..backends.protocol import Graph
 from ..backends.signature import LOGITS
+from ..encoders.encoder import Encoder, GraphEncoder, StatesEncoder
+from ..encoders.text_encoder import SENTENCE_EMBEDDING, TextEncoder
 from ..errors import LOG, DeviceError, OptionError, PackageError
 from ..files.graph_file import refuse_other_files
 from ..inference.capabilities import check_graph
-from ..inference.encoder import Encoder, GraphEncoder, StatesEncoder
 from ..inference.prompt_engine import PromptEngine
-from ..inference.text_encoder import SENTENCE_EMBEDDING, TextEncoder
 from ..kv_cache.memory_plan import plan
 from ..machine_limits import available_bytes
 from ..package.foreign import folder_of, halves_of, is_foreign

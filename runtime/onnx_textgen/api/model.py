@@ -14,10 +14,10 @@ from ..backends.freed_memory import return_freed_memory
 from ..backends.protocol import Graph
 from ..backends.signature import LOGITS
 from ..cancellation import Cancellation, CancelScope
+from ..encoders.encoder import Encoder
 from ..errors import OptionError
 from ..generation.async_bridge import call, iterate
 from ..inference.decoder import Decoder
-from ..inference.encoder import Encoder
 from ..inference.prefill import Progress
 from ..inference.prefix_cache import PrefixStore
 from ..inference.prompt_engine import PromptEngine

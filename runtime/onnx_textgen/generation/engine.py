@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Generator, Sequence
 
+from ..encoders.encoder import Encoder
 from ..inference.decoder import Decoder
-from ..inference.encoder import Encoder
 from ..inference.prefix_cache import PrefixStore
 from ..inference.prompt_engine import PromptEngine
 from ..options.defaults import ROWS

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable, Iterable
 
 from ..cancellation import CancelScope, InterruptedRunError
+from ..encoders.encoder import Encoded, Encoder
 from ..inference.decoder import Decoder
-from ..inference.encoder import Encoded, Encoder
 from ..inference.prefix_cache import PrefixStore
 from ..inference.prompt_engine import PromptEngine
 from ..kv_cache.snapshot import Origin

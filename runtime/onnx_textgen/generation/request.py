@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Generator, Sequence
 
 from ..cancellation import CancelScope
-from ..inference.encoder import Encoded
+from ..encoders.encoder import Encoded
 from ..inference.graph_runner import Logits
 from ..inference.prefill import Progress
 from ..kv_cache.snapshot import Snapshot

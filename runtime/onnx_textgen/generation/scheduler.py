@@ -12,9 +12,9 @@ import threading
 import time
 from collections.abc import Callable, Generator
 
+from ..encoders.encoder import Encoded
 from ..errors import LOG, BusyError, ModelError, OnnxTextgenError, first_line
 from ..inference.decoder import Decoder
-from ..inference.encoder import Encoded
 from ..inference.graph_runner import Logits
 from ..inference.prefill import Progress, prefill_in_parts
 from ..inference.prefix_cache import SHORTEST, PrefixStore

@@ -1,10 +1,10 @@
-"""Context managers around runs: they turn errors into `ModelError`, and mark a decoder inconsistent after an interrupt."""
+"""The context around a run, which marks a decoder inconsistent after an interrupt."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
-from ..errors import ModelError, OnnxTextgenError, first_line
+from ..errors import OnnxTextgenError
 
 
 class HasCache(Protocol):
@@ -29,19 +29,3 @@ class CommitGuard:
         if error is None or isinstance(error, OnnxTextgenError):  # after such an error the cache is the same as before the run
             self.decoder.is_inconsistent = False
         self.decoder.changes += 1
-
-
-class model_errors:  # noqa: N801 - a context, and a class rather than a generator because every step of the model is in one
-    """Turn any error of an engine or NumPy, out of memory included, into `ModelError`."""
-
-    __slots__ = ("doing",)
-
-    def __init__(self, doing: str) -> None:
-        self.doing = doing
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, Exception) and not isinstance(error, OnnxTextgenError):
-            raise ModelError(f"the model failed while it {self.doing}: {first_line(error)}") from error

@@ -13,17 +13,18 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
+from ..backends.engine_errors import model_errors
 from ..backends.protocol import Graph, mask_of
 from ..backends.signature import LOGITS
 from ..cancellation import UNCANCELLED, CancelScope
+from ..encoders.encoder import Encoded, Encoder
 from ..errors import PromptError
 from ..kv_cache.factory import make_cache
 from ..kv_cache.snapshot import Origin, Snapshot
 from ..package.manifest import Geometry
 from ..text.prefixes import common_prefix
 from .capabilities import Capabilities
-from .commit_guard import CommitGuard, model_errors
-from .encoder import Encoded, Encoder
+from .commit_guard import CommitGuard
 from .graph_runner import GraphRunner, Logits
 from .prompt_engine import PromptEngine
 from .verifier import Verifier

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..backends.engine_errors import model_errors
 from ..backends.protocol import Graph, Run
 from ..backends.signature import ADAPTER_MASK, ENCODER_MASK, WINDOW_LENGTHS
 from ..cancellation import CancelScope
 from ..kv_cache.protocol import Cache
 from ..kv_cache.shared import SharedCache
 from .capabilities import Capabilities
-from .commit_guard import model_errors
 from .source_rows import SourceRows
 from .verifier import Verifier
 

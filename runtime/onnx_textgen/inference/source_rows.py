@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from ..backends.protocol import mask_of
 from ..backends.signature import ENCODER_MASK, ENCODER_STATES, Input
-from .encoder import Encoded
+from ..encoders.encoder import Encoded
 
 
 class SourceRows:

@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ..backends.onnxruntime_session import OnnxRuntimeSession
+from ..encoders.encoder import Encoder
 from ..errors import PackageError, PromptError
 from ..inference.decoder import Decoder
-from ..inference.encoder import Encoder
 from ..package.manifest import Geometry
 from .embeddings import part_bounds
 

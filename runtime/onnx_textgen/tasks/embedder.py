@@ -10,8 +10,8 @@ import numpy as np
 
 from ..backends.signature import HIDDEN_STATES, LAST_HIDDEN_STATE
 from ..cancellation import UNCANCELLED, CancelScope
+from ..encoders.text_encoder import SENTENCE_EMBEDDING, TextEncoder
 from ..errors import OptionError, PackageError
-from ..inference.text_encoder import SENTENCE_EMBEDDING, TextEncoder
 from ..options.checks import shown, whole_number
 from ..package.retrieval import EmbeddingSettings, Pooling, with_prompt
 from ..text.prompts import Prompt

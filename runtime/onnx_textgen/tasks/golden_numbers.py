@@ -7,8 +7,8 @@ import numpy as np
 from ..backends.onnxruntime_session import OnnxRuntimeSession
 from ..backends.protocol import Graph
 from ..backends.signature import LOGITS
+from ..encoders.text_encoder import SENTENCE_EMBEDDING, TextEncoder
 from ..errors import PackageError
-from ..inference.text_encoder import SENTENCE_EMBEDDING, TextEncoder
 from ..package.manifest import GoldenNumbers, Manifest
 
 

@@ -14,12 +14,12 @@ from ..backends.onnxruntime_session import OnnxRuntimeSession, open_session
 from ..backends.protocol import ClosedGraph, Graph
 from ..backends.signature import LOGITS, CacheTensor
 from ..backends.variants.adapter_graph import open_with_adapters
+from ..encoders.encoder import Encoder
+from ..encoders.text_encoder import TextEncoder
 from ..errors import LOG, OptionError, PackageError, TemplateError
 from ..inference.capabilities import Capabilities
 from ..inference.decoder import Decoder
-from ..inference.encoder import Encoder
 from ..inference.prompt_engine import PromptEngine
-from ..inference.text_encoder import TextEncoder
 from ..kv_cache.memory_plan import MemoryPlan, plan, source_bytes, whole_bytes
 from ..options.checks import shown, whole_number
 from ..package.adapters import read_listed_adapters

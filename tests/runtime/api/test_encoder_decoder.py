@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from tests.support.numbers_in_words import in_words
 
 import onnx_textgen
+from onnx_textgen.encoders.encoder import Encoded
 from onnx_textgen.errors import OptionError, PackageError, PromptError
-from onnx_textgen.inference.encoder import Encoded
 from onnx_textgen.package.integrity import check_files
 from support.examples import examples
 

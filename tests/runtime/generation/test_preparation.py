@@ -12,9 +12,9 @@ import pytest
 import onnx_textgen
 from onnx_textgen import Model
 from onnx_textgen.cancellation import Cancellation, CancelScope
+from onnx_textgen.encoders.encoder import Encoded
 from onnx_textgen.generation.engine import Engine
 from onnx_textgen.generation.request import Request
-from onnx_textgen.inference.encoder import Encoded
 from onnx_textgen.inference.prefix_cache import PrefixStore
 
 PATIENCE = 60

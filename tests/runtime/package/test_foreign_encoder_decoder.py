@@ -9,8 +9,8 @@ import pytest
 
 import onnx_textgen
 from onnx_textgen.cli import run
+from onnx_textgen.encoders.encoder import StatesEncoder
 from onnx_textgen.errors import PackageError, PromptError
-from onnx_textgen.inference.encoder import StatesEncoder
 from onnx_textgen.package.foreign_encoder_decoder import as_decoder, encoder_record
 from onnx_textgen.package.manifest import Geometry
 

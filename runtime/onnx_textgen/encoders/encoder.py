@@ -9,12 +9,12 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from ..backends.engine_errors import model_errors
 from ..backends.onnxruntime_run import new_run_options
 from ..backends.onnxruntime_session import OnnxRuntimeSession
 from ..backends.signature import ENCODER_MASK, ENCODER_STATES, LAST_HIDDEN_STATE, present_of
 from ..cancellation import UNCANCELLED, CancelScope
 from ..errors import PackageError
-from .commit_guard import model_errors
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
