@@ -38,7 +38,7 @@ class AlphabetDecoder:
     """Prefers the id after the last one."""
 
     rows, part_size, capabilities = 1, 512, SimpleNamespace(has_states=False)
-    prompt_engine, engines = None, (None,)
+    prompt_engine, engines, has_windows = None, (None,), False
 
     def __init__(self, geometry):
         self.geometry = geometry

@@ -16,9 +16,8 @@ from ..errors import ExportError
 from ..huggingface.text_encoder import Reader, TextEncoder
 from ..passes.graph.linear import add_constant
 from ..passes.order import Settings, run_passes
-from ..tracing.decomposition import known_results, run_decompositions
 from ..tracing.interface import forget_origin
-from ..tracing.tracer import OPSET, attach_weights, explain, quiet, smallest_bound
+from ..tracing.tracer import attach_weights, smallest_bound, trace_module
 from ..weights.streamed import OwnWeights
 
 ROWS, TOKENS = 2, 7
@@ -40,33 +39,16 @@ class Flat(nn.Module):
 
 def trace_text_encoder(encoder: TextEncoder, target: Target) -> ir.Model:
     """The encoder as a model in float32; raises `ExportError` if it cannot be traced."""
-    name, both = type(encoder.reader.model).__name__, {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
+    both = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
     ids = torch.arange(ROWS * TOKENS).reshape(ROWS, TOKENS) % encoder.geometry.vocab_size
     mask = torch.ones_like(ids)
     mask[1, TOKENS // 2 :] = 0
     example = (ids, mask, torch.zeros_like(ids))[: len(encoder.inputs)]
-    try:
-        with quiet(), torch.no_grad(), known_results(), encoder.running(target):
-            exported = torch.export.export(Flat(encoder.reader), example, dynamic_shapes=((both,) * len(example),), strict=False)
-            check_bounds(exported, encoder)
-            exported.run_decompositions = functools.partial(run_decompositions, exported)
-            program = torch.onnx.export(
-                exported,
-                (),
-                dynamo=True,
-                opset_version=OPSET,
-                input_names=list(encoder.inputs),
-                output_names=list(encoder.outputs),
-                optimize=False,
-                verbose=False,
-            )
-    except ExportError:
-        raise
-    except Exception as error:
-        raise ExportError(f"{name} cannot be traced: {explain(error)}") from error
-    if program is None:
-        raise ExportError(f"{name} cannot be traced: the tracer returned nothing")
-    model = program.model
+    flat, shapes = Flat(encoder.reader), ((both,) * len(example),)
+    with encoder.running(target):
+        check = functools.partial(check_bounds, encoder=encoder)
+        name, inputs, outputs = type(encoder.reader.model).__name__, encoder.inputs, encoder.outputs
+        model = trace_module(flat, example, shapes, name=name, inputs=inputs, outputs=outputs, check=check)
     attach_weights(model, encoder.reader, OwnWeights(encoder.reader))
     run_passes("trace", model, Settings(target))
     repeat_angles(model.graph)

@@ -19,7 +19,7 @@ import itertools
 import logging
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import onnx_ir as ir
 import torch
@@ -180,28 +180,48 @@ def trace_by_pytorch(
         [*dynamic_dimensions(source.cache), *its_shapes],
         read_shapes,
     )
+    flat = FlatDecoder(source, target, hidden_states=hidden_states, attention_maps=attention_maps)
+    check = functools.partial(check_ranges, source=source)
+    name = type(source.module).__name__
+    return trace_module(flat, example, shapes, name=name, inputs=input_names(source), outputs=outputs, check=check)
+
+
+def trace_module(
+    flat: nn.Module,
+    example: tuple[object, ...],
+    shapes: tuple[object, ...],
+    *,
+    name: str,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    check: Callable[[torch.export.ExportedProgram], None],
+) -> ir.Model:
+    """What PyTorch's exporter makes of a module over flat tensors.
+
+    shapes: the sizes of the examples that vary; name: of the model, for errors; check: refuses a trace that is valid for few sizes.
+    Raises `ExportError`.
+    """
     try:
         with quiet(), torch.no_grad(), known_results():
-            flat = FlatDecoder(source, target, hidden_states=hidden_states, attention_maps=attention_maps)
             exported = torch.export.export(flat, example, dynamic_shapes=shapes, strict=False)
-            check_ranges(exported, source)
+            check(exported)
             exported.run_decompositions = functools.partial(run_decompositions, exported)
             program = torch.onnx.export(
                 exported,
                 (),
                 dynamo=True,
                 opset_version=OPSET,
-                input_names=input_names(source),
-                output_names=outputs,
+                input_names=list(inputs),
+                output_names=list(outputs),
                 optimize=False,  # it would compute with unmaterialized parameters
                 verbose=False,
             )
     except ExportError:
         raise
     except Exception as error:
-        raise ExportError(f"{type(source.module).__name__} cannot be traced: {explain(error)}") from error
+        raise ExportError(f"{name} cannot be traced: {explain(error)}") from error
     if program is None:
-        raise ExportError(f"{type(source.module).__name__} cannot be traced: the tracer returned nothing")
+        raise ExportError(f"{name} cannot be traced: the tracer returned nothing")
     return program.model
 
 

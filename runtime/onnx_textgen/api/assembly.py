@@ -14,9 +14,8 @@ from ..backends.huge_pages import new_memory_in_huge_pages
 from ..backends.onnxruntime_session import OnnxRuntimeSession, open_session
 from ..backends.openvino.session import PRECISIONS, check_readable, open_openvino
 from ..backends.protocol import Graph
-from ..backends.signature import LOGITS
 from ..encoders.encoder import Encoder, GraphEncoder, StatesEncoder
-from ..encoders.text_encoder import SENTENCE_EMBEDDING, TextEncoder
+from ..encoders.text_encoder import TextEncoder, output_of
 from ..errors import LOG, DeviceError, OptionError, PackageError
 from ..files.graph_file import refuse_other_files
 from ..inference.capabilities import check_graph
@@ -87,7 +86,7 @@ def checked(package: OpenPackage, place: Path) -> Graph:
     if package.manifest.text_encoder is not None:
         if not isinstance(graph, OnnxRuntimeSession):
             raise DeviceError(f"{package.manifest.name} is an encoder, which runs on ONNX Runtime; take the device cpu")
-        TextEncoder(graph).width(SENTENCE_EMBEDDING if package.manifest.pair_scoring is None else LOGITS)
+        TextEncoder(graph).width(output_of(package.manifest))
         return graph
     check_graph(graph, geometry)
     if isinstance(graph, OnnxRuntimeSession) and graph.is_accelerated and not graph.encoder_inputs:

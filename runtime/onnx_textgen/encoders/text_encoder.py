@@ -13,12 +13,18 @@ from ..backends.protocol import mask_of
 from ..backends.signature import LAST_HIDDEN_STATE, LOGITS
 from ..cancellation import UNCANCELLED, CancelScope
 from ..errors import ModelError, PackageError
+from ..package.manifest import Manifest
 from .encoder import run_once
 
 IDS, MASK, TYPES = "input_ids", "attention_mask", "token_type_ids"
 SENTENCE_EMBEDDING = "sentence_embedding"
 """The output [texts, width] of an embedder, by the name that other exporters use."""
 OUTPUTS = frozenset({LAST_HIDDEN_STATE, SENTENCE_EMBEDDING, LOGITS})
+
+
+def output_of(manifest: Manifest) -> str:
+    """The output of a text encoder's graph that its makers mean: scores of pairs, or vectors."""
+    return SENTENCE_EMBEDDING if manifest.pair_scoring is None else LOGITS
 
 
 class TextEncoder:

@@ -410,6 +410,11 @@ class Decoder:
         """If the graph has states, allow later rewinds of the row to its present length."""
         self.cache.states.keep(row, len(self.token_ids[row]))
 
+    @property
+    def has_windows(self) -> bool:
+        """Whether layers hold only the end of a text."""
+        return self.cache.windows.window is not None
+
     def mark(self, lengths: Iterable[int], *, row: int = 0) -> None:
         """If the graph has windows, allow later rewinds of the row to these lengths, which it may not have yet."""
         self.cache.windows.mark(row, lengths)

@@ -63,9 +63,10 @@ def prefill_in_parts(
     start, end = decoder.reusable(token_ids, row=row()), len(token_ids)
     decoder.rewind(start, row=row())
     decoder.reserve(end, row=row())
-    returns = lengths_to_return_to(token_ids, start, end_ids)
+    has_states = decoder.capabilities.has_states
+    returns = lengths_to_return_to(token_ids, start, end_ids) if has_states or decoder.has_windows else []
     decoder.mark([*returns, end], row=row())
-    if not decoder.capabilities.has_states:
+    if not has_states:
         returns = []
     while start < end:
         following = part_end(start, next((length for length in returns if length > start), end), size=size(decoder))

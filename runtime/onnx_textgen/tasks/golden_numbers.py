@@ -6,8 +6,7 @@ import numpy as np
 
 from ..backends.onnxruntime_session import OnnxRuntimeSession
 from ..backends.protocol import Graph
-from ..backends.signature import LOGITS
-from ..encoders.text_encoder import SENTENCE_EMBEDDING, TextEncoder
+from ..encoders.text_encoder import TextEncoder, output_of
 from ..errors import PackageError
 from ..package.manifest import GoldenNumbers, Manifest
 
@@ -18,9 +17,8 @@ def reread(graph: Graph, manifest: Manifest, golden: GoldenNumbers) -> float:
     Raises `PackageError` if the graph gives another number of them.
     """
     assert isinstance(graph, OnnxRuntimeSession), "text encoders are opened there"
-    output = SENTENCE_EMBEDDING if manifest.pair_scoring is None else LOGITS
     types = golden.type_ids or (0,) * len(golden.token_ids)
-    found = TextEncoder(graph).read([golden.token_ids], output, types=[types])[0]
+    found = TextEncoder(graph).read([golden.token_ids], output_of(manifest), types=[types])[0]
     wanted = np.array(golden.numbers, np.float32)
     if found.shape != wanted.shape:
         raise PackageError(

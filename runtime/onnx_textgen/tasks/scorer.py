@@ -90,6 +90,7 @@ class Scorer:
 
     def attentions(self, text: Prompt, *, source: Prompt | None, last: int | None) -> AttentionMaps:
         """Attention weights of a text; see `Model.attentions`."""
+        self.opened.refuse_text_encoder()
         rows, graph, read = None if last is None else whole_number("last", last, 1), self.opened.attention_graph, list[int]()
         if source is None and self.opened.manifest.encoder is None:
             ids = self.encoder.encode(text, new_tokens=0)

@@ -131,6 +131,7 @@ WRITING: dict[str, Callable[[Model], object]] = {
     "session": lambda model: model.session(),
     "score": lambda model: model.score("a b"),
     "rank": lambda model: model.rank("a", ["b"]),
+    "attentions": lambda model: model.attentions("a b"),
     "new_context": lambda model: model.new_context(),
     "encode_infill": lambda model: model.encode_infill("a", "b"),
 }
