@@ -132,6 +132,9 @@ OPTIONS: Mapping[str, Given] = {
     "requantise": Given(
         bool, "Round a quantised checkpoint again where its numbers cannot be kept.", ("--requantise",), default=False
     ),
+    "text_only": Given(
+        bool, "Leave out the part that reads pictures, of a model that has one.", ("--text-only",), default=False
+    ),
     "allow_pickle": Given(
         bool, "Read weights from a pickle if there are no safetensors; tensors only.", ("--allow-pickle",), default=False
     ),
@@ -248,6 +251,7 @@ def keywords_from(given: Mapping[str, Any]) -> ExportKeywords:
         "attention_maps",
         "int8_cache",
         "requantise",
+        "text_only",
     )
     keywords = {name: given[name] for name in (*same, "force")} | {
         "precision": precision.value,

@@ -26,6 +26,10 @@ class PromptError(OnnxTextgenError):
     """A prompt that is empty, too long, not valid text, or holds ids outside the vocabulary."""
 
 
+class ImageError(PromptError):
+    """A picture that is missing, damaged, too large or of an unknown format, or that the model does not read."""
+
+
 class DeviceError(OnnxTextgenError):
     """A device that was requested and is not available."""
 

@@ -16,6 +16,7 @@ EXTRA_MODULES = {
         | {"google", "regex", "huggingface_hub"}
     ),
     "demo": frozenset({"gradio"}),
+    "images": frozenset({"PIL"}),
     "serve": frozenset({"fastapi", "uvicorn", "prometheus_client"}),
 }
 

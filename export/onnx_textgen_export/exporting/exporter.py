@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any, Unpack, cast
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from torch import nn
 
@@ -31,6 +31,9 @@ from .proofs import prove_package
 from .record import make_manifest
 from .time_left import TimeLeft
 from .unfinished import held_bytes, key_of, work_folder
+
+if TYPE_CHECKING:
+    from .images import Images
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -71,7 +74,22 @@ def export(
         written = export_text_encoder(module, weights, out, assets=assets, options=asked, folder=where, report=report)
         return Exported(Path(out), written)
     with as_source(opened, asked.context_length) as made:
-        return export_source(made, opened.weights, out, assets=assets, options=asked, source_path=opened.source_path, report=report)
+        images = None
+        if not asked.text_only and has_pictures(opened.module):
+            from .images import open_images  # noqa: PLC0415
+
+            images = open_images(opened.module, opened.weights, opened.source_path, report)
+        more: dict[str, Any] = {"source_path": opened.source_path, "report": report, "images": images}
+        return export_source(made, opened.weights, out, assets=assets, options=asked, **more)
+
+
+def has_pictures(module: nn.Module) -> bool:
+    """Return whether a module is a model of transformers that reads pictures as well as text."""
+    if not is_of_transformers(module):
+        return False
+    from .images import reads_images  # noqa: PLC0415
+
+    return reads_images(module)
 
 
 def reads_texts(module: nn.Module) -> bool:
@@ -92,15 +110,21 @@ def export_source(
     assets: TextAssets,
     options: ExportOptions,
     source_path: Path | None = None,
+    images: Images | None = None,
     report: Report = lambda stage: None,
 ) -> Exported:
     """Export `source` to the folder `out`; `report` is told each stage as it begins.
 
     source_path: the file or folder that the weights are read from, if one is; then an export that is interrupted can be resumed.
+    images: what reads the pictures of a source that reads them.
 
     Raises `ExportError`, with nothing written, if the model cannot be traced or its logits differ from PyTorch's.
     """
     target = Path(out)
+    if images is not None:
+        from .images import prove_images, with_images, write_images  # noqa: PLC0415
+
+        source = with_images(source, images)
     options = options.for_source(is_quantized=bool(weights.stored), embeds=assets.embedding is not None)
     quantization = options.quantization_for(source.geometry.hidden_size)
     check_source(source, assets, options, quantization)
@@ -132,10 +156,13 @@ def export_source(
             write_int8_cache_graph(source, folder, assets.tokenizer)
         roundings = rounded.roundings if rounded is not None else None
         proven = prove_package(source, weights, folder, ids, roundings, options=options, report=report)
+        if images is not None:
+            write_images(images, source, weights, folder, options, report)
+            proven.more["images"] = prove_images(images, source, weights, folder, roundings, options, report).as_record()
         write_adapters(folder, adapters)
         kept = prove_adapters(source, weights, folder, ids, adapters=adapters, roundings=roundings, options=options, report=report)
         manifest = make_manifest(source, assets, folder, proven, rounded, weights=weights, options=options)
-        manifest = dataclasses.replace(manifest, adapters=kept)
+        manifest = dataclasses.replace(manifest, adapters=kept, images=None if images is None else images.record)
         write_manifest(folder, manifest)
     return Exported(target, manifest)
 

@@ -60,6 +60,8 @@ class ExportOptions:
     """Add a graph that keeps keys and values at 8 bits."""
     requantise: bool = False
     """Round the matrices of a quantised checkpoint again, where no form of ours holds their numbers, instead of refusing them."""
+    text_only: bool = False
+    """Leave out the part that reads pictures, of a model that has one."""
     force: bool = False
     """Replace an existing model folder."""
 
@@ -129,4 +131,5 @@ class ExportKeywords(TypedDict, total=False):
     attention_maps: bool
     int8_cache: bool
     requantise: bool
+    text_only: bool
     force: bool

@@ -19,6 +19,7 @@ from transformers import (
     AutoConfig,
     AutoModel,
     AutoModelForCausalLM,
+    AutoModelForImageTextToText,
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
     PretrainedConfig,
@@ -28,7 +29,11 @@ from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 from transformers.initialization import no_init_weights
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES, MODEL_MAPPING
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+    MODEL_MAPPING,
+)
 
 from onnx_textgen.package.hf_settings import read_json
 
@@ -80,6 +85,8 @@ def make_skeleton(config: PretrainedConfig, folder: Path) -> PreTrainedModel:
     with failing_as(f"transformers cannot build the model of {folder}"), no_init_weights(), torch.no_grad():
         more: dict[str, Any] = {}
         kind: Any = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+        if is_image_reader(config):
+            kind = AutoModelForImageTextToText
         if is_text_encoder(config):
             kind, more = kind_of_text_encoder(config)
         model = cast(Any, kind).from_config(config, dtype=torch.float32, trust_remote_code=False, **more)
@@ -302,6 +309,12 @@ def stored_forms(plan: Plan, files: QuantizedFiles) -> dict[str, StoredForm]:
             order = files.order(layers[0]) if recipe.converter is None else None
             found[name] = StoredForm(files.layers[layers[0]][0].name, order=order)
     return found
+
+
+def is_image_reader(config: PretrainedConfig) -> bool:
+    """Return whether a checkpoint is a decoder that reads pictures, or nothing says that it is the text part of one."""
+    named = MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES.get(config.model_type)
+    return named is not None and not config.is_encoder_decoder and named in (config.architectures or [named])
 
 
 def is_text_encoder(config: PretrainedConfig) -> bool:

@@ -15,6 +15,7 @@ from onnx_textgen.package.manifest import Geometry, Target
 
 from ..errors import ExportError
 from .attention import EagerLayer
+from .image_rows import ImagePart
 
 Traceable = Callable[[Target, Tensor, Tensor, list[Tensor]], tuple[Tensor, list[Tensor]]]
 """What the tracer calls: target, input_ids, attention_mask and pasts in; logits and presents out, both as `Source.cache` lists."""
@@ -109,6 +110,8 @@ class Source:
     """Whether nothing names the context length, so that a usual one was taken."""
     encoder: EncoderPart | None = None
     """The other half of an encoder-decoder; then `call` takes the encoder's mask and `EncoderPart.cross` after the pasts."""
+    images: ImagePart | None = None
+    """Where the rows of images go; None: the decoder reads text alone."""
     rotary_switch: int | None = None
     """Beyond this many tokens keys are rotated by other frequencies, so the cache of a text that crosses it is recomputed."""
 

@@ -7,6 +7,7 @@ a second half of the same graph, which no node connects with the first, until `p
 passes and calibration see all weights at once. Inputs of that half: `source.input_ids` and `source.attention_mask`; outputs:
 `last_hidden_state` and `present.{i}.encoder.key|value`. Its attention weights are further outputs on request, `attentions.{i}` over
 the text and `cross_attentions.{i}` over the source; a decoder's come from its attention operators, see `extra_graphs`.
+A decoder that reads images takes their rows, `image_embeds` (optional, default: none), see `sources/image_rows`.
 The model is float32; `passes` quantises it and changes it otherwise.
 """
 
@@ -42,6 +43,8 @@ OPSET = 23
 
 
 EXAMPLE_LENGTHS = {"batch": 2, "length": 16, "source_length": 11, "new": 7, "read": 4, "guessed": 3}
+EXAMPLE_ROWS = 5
+"""Of images."""
 EXAMPLE_SOURCE = (3, 13)
 """Rows and tokens of the encoder's example, which no other size equals, so that the tracer takes no two for one."""
 
@@ -89,14 +92,25 @@ class FlatDecoder(nn.Module):
         self.source, self.target, self.hidden_states = source, target, hidden_states
         self.call = source.encoder.call_with_attentions if attention_maps and source.encoder is not None else source.call
 
-    def forward(
-        self, input_ids: Tensor, attention_mask: Tensor, logits_positions: Tensor, pasts: list[Tensor], source: list[Tensor]
+    def forward(  # noqa: PLR0917 - PyTorch's exporter names the inputs by their places
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        logits_positions: Tensor,
+        pasts: list[Tensor],
+        source: list[Tensor],
+        rows: list[Tensor],
     ) -> tuple[Tensor, list[Tensor], list[Tensor], list[Tensor]]:
         """Logits [batch, k, vocabulary] at the given positions, presents in the order of the pasts, hidden states on request.
 
         Then what the encoder gives for the source. An encoder-decoder's attention weights, on request, follow the presents.
+        `rows`: those of images [rows, width], of a decoder that reads them.
         """
-        with only_these_positions(self.source.head, logits_positions) as taken, experts_for(self.target):
+        images, reading = self.source.images, contextlib.nullcontext[None]()
+        if images is not None:
+            reading = images.reading(input_ids, *rows)
+            input_ids = images.plain_ids(input_ids)
+        with only_these_positions(self.source.head, logits_positions) as taken, experts_for(self.target), reading:
             logits, presents = self.call(self.target, input_ids, attention_mask, pasts)
         if self.source.head is None:
             logits = logits[:, logits_positions]
@@ -170,6 +184,7 @@ def trace_by_pytorch(
         torch.tensor([new - 1] if source.one_token else [5, 6]),
         [*example_tensors(source.cache), *from_encoder],
         read,
+        [] if source.images is None else [torch.zeros(EXAMPLE_ROWS, source.images.width)],
     )
     ids = {0: dynamic} if source.one_token else {0: dynamic, 1: dynamic}
     positions = {} if source.one_token else {0: dynamic}
@@ -179,6 +194,7 @@ def trace_by_pytorch(
         positions,
         [*dynamic_dimensions(source.cache), *its_shapes],
         read_shapes,
+        [] if source.images is None else [{0: dynamic}],
     )
     flat = FlatDecoder(source, target, hidden_states=hidden_states, attention_maps=attention_maps)
     check = functools.partial(check_ranges, source=source)
@@ -274,6 +290,7 @@ def named_sizes(exported: torch.export.ExportedProgram, source: Source) -> tuple
     values = {node.name: node.meta["val"] for node in exported.graph.nodes if node.op == "placeholder"}
     ids, mask, _, *more = (values[name].shape for name in exported.graph_signature.user_inputs)
     pasts, others = more[: len(source.cache)], more[len(source.cache) :]
+    others = others if source.images is None else others[:-1]
     rows = [shape[0] for shape in (ids, mask, *more)]
     lengths = [
         size for tensor, shape in zip(source.cache, pasts, strict=True) for what, size in zip(tensor.shape, shape, strict=True)

@@ -39,6 +39,8 @@ ENCODER_MASK, LAST_HIDDEN_STATE = "encoder_attention_mask", "last_hidden_state"
 """The mask of the source that an encoder-decoder's decoder takes, and the output of its encoder that is no key or value."""
 ENCODER_STATES = "encoder_hidden_states"
 """What other exporters' decoders may take of an encoder, besides the keys and values of their cross-attention."""
+IMAGE_EMBEDS = "image_embeds"
+"""The input [rows, width] with the rows of images, which ids below 0 name: -1 the first, -2 the second."""
 WINDOW_LENGTHS, WINDOW_TOTAL, WINDOW_POSITIONS = "window_lengths", "window_total", "window_positions"
 """The inputs that say where layers with a sliding window are in the text; see `windowed_graph`."""
 ROLES = {
@@ -50,6 +52,7 @@ ROLES = {
     "use_cache_branch": ("b", "true or false"),
     ENCODER_MASK: ("ifb", "numbers"),
     ADAPTER_MASK: ("f", "numbers"),
+    IMAGE_EMBEDS: ("f", "numbers"),
     **dict.fromkeys((WINDOW_LENGTHS, WINDOW_TOTAL, WINDOW_POSITIONS), ("i", "integers")),
 }
 """The inputs outside the cache that a decoder can provide, with their kinds of types, in NumPy's letters and in words."""

@@ -19,6 +19,7 @@ from ..backends.signature import LOGITS
 from ..cancellation import UNCANCELLED, CancelScope
 from ..encoders.encoder import Encoded, Encoder
 from ..errors import PromptError
+from ..images.image_rows import ImageRows
 from ..kv_cache.factory import make_cache
 from ..kv_cache.snapshot import Origin, Snapshot
 from ..package.manifest import Geometry
@@ -28,6 +29,9 @@ from .commit_guard import CommitGuard
 from .graph_runner import GraphRunner, Logits
 from .prompt_engine import PromptEngine
 from .verifier import Verifier
+
+
+MOST_NEGATIVE = -(2**63)
 
 
 class Decoder:
@@ -51,16 +55,19 @@ class Decoder:
         encoder: Encoder | None = None,
         prompt_engine: PromptEngine | None = None,
         exact_history: bool = True,
+        images: ImageRows | None = None,
     ) -> None:
         """`capabilities`: those of the graph for this output, if they are known already; `adapter`: that of all rows at first.
 
         `encoder`: the other half of an encoder-decoder; `prompt_engine`: what computes long prompts, if that is not the graph;
-        `exact_history`: later prompts reuse only what was fed as they would be, to the last bit.
+        `exact_history`: later prompts reuse only what was fed as they would be, to the last bit. `images`: the pictures that ids
+        below 0 name, of a graph that reads pictures.
         """
         self.graph, self.geometry, self.rows, self.capacity = graph, geometry, rows, capacity
         self.capabilities = capabilities or Capabilities.of(graph, geometry, output)
         self.encoder, self.prompt_engine, self.exact_history = encoder, prompt_engine, exact_history
-        self.runner = GraphRunner(graph, self.capabilities, graph.name_of(output), extra_outputs, rows=rows)
+        self.images = images
+        self.runner = GraphRunner(graph, self.capabilities, graph.name_of(output), extra_outputs, rows=rows, images=images)
         self.part_size = self.capabilities.part_size
         self.layouts = Counter(dataclasses.replace(tensor, past="", present="") for tensor in graph.cache_tensors)
         """How many tensors of the cache have the same size: most graphs have one or two kinds."""
@@ -433,7 +440,8 @@ class Decoder:
         ids = np.asarray(token_ids, dtype=np.int64)
         if ids.size == 0:
             raise PromptError("no token to feed; give at least one")
-        if min(token_ids) < 0 or max(token_ids) >= self.geometry.vocab_size:
-            wrong = int(ids[(ids < 0) | (ids >= self.geometry.vocab_size)][0])
+        least = 0 if self.images is None else MOST_NEGATIVE
+        if min(token_ids) < least or max(token_ids) >= self.geometry.vocab_size:
+            wrong = int(ids[(ids < least) | (ids >= self.geometry.vocab_size)][0])
             raise PromptError(f"token id {wrong} is outside the vocabulary; ids go from 0 to {self.geometry.vocab_size - 1}")
         return ids

@@ -10,8 +10,9 @@ import numpy.typing as npt
 
 from ..backends.engine_errors import model_errors
 from ..backends.protocol import Graph, Run
-from ..backends.signature import ADAPTER_MASK, ENCODER_MASK, WINDOW_LENGTHS
+from ..backends.signature import ADAPTER_MASK, ENCODER_MASK, IMAGE_EMBEDS, WINDOW_LENGTHS
 from ..cancellation import CancelScope
+from ..images.image_rows import ImageRows
 from ..kv_cache.protocol import Cache
 from ..kv_cache.shared import SharedCache
 from .capabilities import Capabilities
@@ -24,7 +25,16 @@ Logits = npt.NDArray[np.float32]
 class GraphRunner:
     """Runs a graph for one of its outputs; `extra_outputs` name further ones."""
 
-    def __init__(self, graph: Graph, capabilities: Capabilities, output: str, extra_outputs: Sequence[str], *, rows: int) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        capabilities: Capabilities,
+        output: str,
+        extra_outputs: Sequence[str],
+        *,
+        rows: int,
+        images: ImageRows | None = None,
+    ) -> None:
         self.capabilities, self.output, self.extra_outputs = capabilities, output, tuple(extra_outputs)
         self.roles = graph.roles
         self.last_extra_outputs: list[npt.NDArray[Any]] = []
@@ -36,6 +46,8 @@ class GraphRunner:
         """The source of each row of an encoder-decoder."""
         self.adapter_mask: npt.NDArray[np.float32] = np.zeros((rows, 1, len(graph.adapters)), np.float32)
         """[rows, 1, adapters]: 1 for the adapter of each row."""
+        self.images = images
+        """The pictures that ids below 0 name."""
 
     def run(
         self,
@@ -63,6 +75,8 @@ class GraphRunner:
                 run = verifier.begin(cache, rows.start, new)
             ends = advanced if mask is not None else [cache.lengths[row] + new for row in rows]
             mask = cache.mask(rows, new) if mask is None else mask
+            if IMAGE_EMBEDS in self.roles:
+                ids = self.with_images(run, ids)
             self.set_input(run, "input_ids", ids)
             self.set_input(run, "attention_mask", mask)
             if "position_ids" in self.roles:
@@ -87,6 +101,14 @@ class GraphRunner:
             logits: Logits = np.asarray(found, dtype=np.float32)
             cache.end(rows, advanced)
         return logits
+
+    def with_images(self, run: Run, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Set the rows of the pictures in a run; returns ids that name these rows. Each input keeps a row, which none may name."""
+        named, rows = (ids, None) if self.images is None or ids.min() >= 0 else self.images.taken(ids)
+        if rows is None:
+            rows = np.zeros((1, self.roles[IMAGE_EMBEDS].shape[-1]), np.float32)  # type: ignore[arg-type]
+        self.set_input(run, IMAGE_EMBEDS, rows)
+        return named
 
     def rows_of_logits(self, new: int, positions: npt.NDArray[np.int64]) -> int:
         """For how many of `new` tokens the graph returns logits, if those at `positions` are requested."""

@@ -34,6 +34,11 @@ ATTENTION_GRAPH = "attention_model.onnx"
 """The same graph over the same weights, with the attention of every layer as additional outputs."""
 INT8_CACHE_GRAPH = "int8_cache_model.onnx"
 """The same graph over the same weights, with keys and values at 8 bits."""
+IMAGE_PROCESSOR_GRAPH = "image_processor.onnx"
+"""From the pixels of a picture to the numbers that the vision part takes."""
+VISION_GRAPH = "vision.onnx"
+"""From these numbers to the rows that take the place of token embeddings."""
+VISION_WEIGHTS = "vision.onnx.data"
 SHARED_FOLDER = "onnx"
 """Where transformers.js looks for graphs: the one that other runtimes open, and the weights of all graphs."""
 WASM_GRAPH = "onnx/model_wasm.onnx"
@@ -53,16 +58,18 @@ SETTINGS_OF_OTHERS = frozenset({GENAI_CONFIG, TOKENIZER_CONFIG, CONFIG, GENERATI
 """With these onnxruntime-genai and transformers.js open the folder; this runtime reads none of them."""
 ALLOWED_FILES = SETTINGS_OF_OTHERS | frozenset(
     {GRAPH, ENCODER_GRAPH, WEIGHTS, TOKENIZER, CHAT_TEMPLATE, RESPONSE_TEMPLATE, ATTENTION_GRAPH, INT8_CACHE_GRAPH}
-    | {GENAI_GRAPH, WASM_GRAPH}
+    | {GENAI_GRAPH, WASM_GRAPH, IMAGE_PROCESSOR_GRAPH, VISION_GRAPH, VISION_WEIGHTS}
 )
 ADAPTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 ADAPTER_ENDING = ".onnx_adapter"
 NEWER = frozenset(
     {"adapters", "embedding", "reranking", "exact_ids", "encoder", "source_ids", "left_out", "text_encoder", "pair_scoring"}
+    | {"images"}
 )
 """Entries that the first versions of this format do not know."""
 FLOAT32_LEVELS = (0, 1)
 """The accuracy levels of quantised products at which their inputs are not rounded; at 4 they are rounded to 8 bits."""
+MOST_IMAGE_TOKENS = 2**14
 LARGEST_SIZE = 2**24
 """Limit for each number of a geometry. The longest contexts are 10 million tokens; a row of 2**24 logits takes 64 MiB."""
 
@@ -182,6 +189,36 @@ class TextEncoderRecord:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class GoldenPicture:
+    """What a model that reads pictures gave for one when the package was made, as PyTorch did; `verify` compares."""
+
+    height: int
+    width: int
+    """Of the picture, which `golden_picture` draws."""
+    numbers: tuple[float, ...]
+    """The first of each of its rows."""
+    new_ids: tuple[int, ...] = ()
+    """The most likely ids after it."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ImageRecord:
+    """How a decoder reads pictures."""
+
+    placeholder: str
+    """The text by which a chat template marks the place of a picture."""
+    expansion: str
+    """What takes its place before the text is encoded."""
+    token_id: int
+    """The id in the expansion that stands for one row of a picture."""
+    tokens: int
+    """How many rows each picture has."""
+    golden: tuple[GoldenPicture, ...] = ()
+    tolerance: float = 1e-3
+    """How far numbers may be from the golden ones, relative to the largest of them."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class AdapterRecord:
     """A LoRA adapter of the folder, whose file is called after it."""
 
@@ -235,6 +272,8 @@ class Manifest:
     """Of a text encoder, which generates nothing; None for any other model."""
     pair_scoring: PairScoring | None = None
     """How a text encoder scores pairs of texts; None if it makes vectors."""
+    images: ImageRecord | None = None
+    """How it reads pictures; None if it reads text alone."""
     format_version: int = FORMAT_VERSION
     sha256: str = dataclasses.field(default="", compare=False)
     """Digest of the rest of the manifest, see `manifest_digest`; empty in packages that are older than this field."""
@@ -356,6 +395,20 @@ def check_golden(golden: tuple[GoldenRun, ...], vocab_size: int, where: str) -> 
         check_ids(run.prompt_ids + run.new_ids + run.exact_ids + run.source_ids, vocab_size, f"{where}[{index}]")
 
 
+def check_images(manifest: Manifest) -> None:
+    """Raise `PackageError` for settings of pictures that no decoder has, or whose graphs are missing."""
+    about = manifest.images
+    if about is None:
+        return
+    for name in (IMAGE_PROCESSOR_GRAPH, VISION_GRAPH):
+        if name not in manifest.files:
+            raise PackageError(f"{MANIFEST} says how pictures are read, and lists no {name}; export the model again")
+    if not 1 <= about.tokens <= MOST_IMAGE_TOKENS or not about.placeholder or about.token_id < 0:
+        raise PackageError(
+            f"images should have a placeholder and from 1 to {MOST_IMAGE_TOKENS:,} tokens, found {about!s:.100}; export the model again"
+        )
+
+
 def check_text_encoder(manifest: Manifest) -> None:
     """Raise `PackageError` for settings that no text encoder has, and for some of them in the manifest of another model."""
     about, geometry = manifest.text_encoder, manifest.geometry
@@ -431,6 +484,7 @@ def manifest_from_json(value: object) -> Manifest:
         answers = (reranking.true_id, *([] if reranking.false_id is None else [reranking.false_id]))
         check_ids(answers, vocab_size, "reranking")
     check_text_encoder(manifest)
+    check_images(manifest)
     if manifest.sha256 and manifest.sha256 != manifest_digest(value):
         raise PackageError(f"{MANIFEST} is damaged: its content does not match its sha256; export or copy the model again")
     return manifest

@@ -1,0 +1,203 @@
+"""The processor of a checkpoint that reads images: what it makes of a picture, and of the place of a picture in a text."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from transformers import AutoImageProcessor, AutoTokenizer, PretrainedConfig
+from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES, processor_class_from_name
+from transformers.processing_utils import ProcessorMixin
+
+from onnx_textgen.errors import first_line
+from onnx_textgen.package.hf_settings import read_json
+
+from ..errors import ExportError, innermost
+
+FILES = ("preprocessor_config.json", "processor_config.json")
+TILES = ("do_image_splitting", "crop_to_patches", "do_pan_and_scan")
+"""Settings by which processors cut large pictures into tiles; without them every picture becomes as many tokens."""
+TRIAL_SIZES = ((64, 48), (131, 257), (40, 40), (1100, 700))
+"""Heights and widths of pictures whose shapes are compared."""
+BEFORE, AFTER = "a ", " b"
+Pixels = npt.NDArray[np.uint8]
+
+
+def trial_pictures(sizes: Sequence[tuple[int, int]] = TRIAL_SIZES) -> list[Pixels]:
+    """Pictures with smooth and with noisy parts, in color."""
+    draw, made = np.random.default_rng(0), list[Pixels]()
+    for height, width in sizes:
+        down, across = np.mgrid[0:height, 0:width] / max(height, width)
+        waves = [127 + 120 * np.sin(9 * (turn * down + across) + turn) for turn in (0.3, 1.0, 2.3)]
+        picture = np.stack(waves, axis=-1)
+        picture[: height // 3] += draw.normal(0, 60, picture[: height // 3].shape)
+        made.append(np.clip(picture, 0, 255).astype(np.uint8))
+    return made
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Read:
+    """What a processor makes of one picture."""
+
+    pixels: dict[str, Tensor]
+    """Numbers that depend on the picture, by the model's name of them."""
+    constants: dict[str, Tensor]
+    """What else the model takes, which is the same for all pictures."""
+    expansion: str
+    """The text that takes the place of `Processor.placeholder`."""
+
+
+class Processor:
+    """A processor of transformers that makes the same number of tokens of every picture."""
+
+    def __init__(self, own: ProcessorMixin, takes: frozenset[str], token_id: int) -> None:
+        """`takes`: the arguments of the model's forward; `token_id`: of the tokens whose embeddings a picture replaces.
+
+        Raises `ExportError` for a processor that makes other numbers of tokens of other pictures, and for one whose use is unknown.
+        """
+        self.own, self.takes, self.token_id = own, takes, token_id
+        self.images: Any = own.image_processor  # type: ignore[attr-defined]
+        self.tokenizer: Any = own.tokenizer  # type: ignore[attr-defined]
+        self.name = type(self.images).__name__.removesuffix("Pil")
+        self.switches: dict[str, bool] = {}
+        """The settings of tiles that are turned off."""
+        self.placeholder = self.find_placeholder()
+        self.sample = self.read_alike()
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings of the image processor."""
+        found = {name: value for name, value in vars(self.images).items() if not name.startswith("_")}
+        return {name: plain(value) for name, value in found.items()}
+
+    def find_placeholder(self) -> str:
+        """The text that stands for a picture before it is expanded: a special token that the processor expands."""
+        named = [str(getattr(self.own, name, "")) for name in ("boi_token", "image_token", "fake_image_token")]
+        known = [*named, *self.tokenizer.get_added_vocab()]
+        picture, reason = trial_pictures(TRIAL_SIZES[:1])[0], ""
+        for token in dict.fromkeys(filter(None, known)):
+            try:
+                text = self.expanded(token, picture)
+            except Exception as error:  # noqa: BLE001 - whatever the processor's own code raises
+                reason = first_line(innermost(error)) if token in named else reason
+                continue
+            if self.token_id in self.tokenizer(text, add_special_tokens=False)["input_ids"]:
+                return token
+            reason = f"none of what {token} becomes has the id {self.token_id} of the config"
+        raise ExportError(f"{type(self.own).__name__} expands no token to a picture's ({reason or 'it has no such token'})")
+
+    def expanded(self, token: str, picture: Pixels) -> str:
+        """The text for the tokenizer of which the processor makes the ids, without what is around the token."""
+        texts = list[str]()
+        with self.seen_texts(texts):
+            self.call(BEFORE + token + AFTER, picture)
+        text = texts[-1]
+        start, end = text.find(BEFORE), text.rfind(AFTER)
+        if start != 0 or end != len(text) - len(AFTER):
+            raise ExportError("the processor changes the text around a picture")
+        return text[len(BEFORE) : end]
+
+    @contextlib.contextmanager
+    def seen_texts(self, texts: list[str]) -> Iterator[None]:
+        """Within the context, `texts` gets what the tokenizer is called with."""
+        kind = type(self.tokenizer)
+        own = kind.__call__
+
+        def call(tokenizer: Any, text: Any = None, *args: Any, **options: Any) -> Any:  # noqa: ANN401 - the tokenizer's own
+            texts.extend([text] if isinstance(text, str) else text)
+            return own(tokenizer, text, *args, **options)
+
+        with mock.patch.object(kind, "__call__", call):
+            yield
+
+    def call(self, text: str, *pictures: Pixels) -> dict[str, Any]:
+        """What the processor makes of a text with pictures."""
+        from PIL import Image  # noqa: PLC0415 - an extra
+
+        images = [Image.fromarray(each) for each in pictures]
+        return dict(self.own(text=[text], images=images, return_tensors="pt", **self.switches))  # type: ignore[operator]
+
+    def read(self, picture: Pixels) -> Read:
+        """What the processor makes of one picture."""
+        found = self.call(self.placeholder, picture)
+        inputs = {name: value for name, value in found.items() if name in self.takes and isinstance(value, Tensor)}
+        pixels = {name: value for name, value in inputs.items() if value.is_floating_point()}
+        constants = {name: value for name, value in inputs.items() if name not in pixels}
+        return Read(pixels, constants, self.expanded(self.placeholder, picture))
+
+    def read_alike(self) -> Read:
+        """What it makes of the first of some pictures; raises `ExportError` if it makes other shapes of others."""
+        pictures = trial_pictures()
+        reads = [self.read(each) for each in pictures]
+        if differing(reads):
+            self.switches = {name: False for name in TILES if hasattr(self.images, name)}
+            reads = [self.read(each) for each in pictures]
+        if why := differing(reads):
+            raise ExportError(f"{self.name} makes {why} of pictures of other sizes, which is not supported; add --text-only")
+        if not reads[0].pixels:
+            raise ExportError(f"{self.name} makes no numbers of a picture; add --text-only")
+        return reads[0]
+
+
+def differing(reads: Sequence[Read]) -> str:
+    """What differs between pictures; empty if nothing does that a graph cannot follow."""
+    first = reads[0]
+    for each in reads[1:]:
+        for name, value in first.pixels.items():
+            if name not in each.pixels or each.pixels[name].shape != value.shape:
+                return f"{name} of other shapes"
+        if each.expansion != first.expansion:
+            return "other numbers of tokens"
+        for name, value in first.constants.items():
+            if name not in each.constants or not torch.equal(each.constants[name], value):
+                return f"other {name}"
+    return ""
+
+
+def plain(value: Any) -> Any:  # noqa: ANN401 - a setting of any type
+    """A setting as plain data: sizes are objects of transformers."""
+    if hasattr(value, "height") or hasattr(value, "longest_edge"):
+        names = ("height", "width", "shortest_edge", "longest_edge")
+        return {name: getattr(value, name) for name in names if getattr(value, name, None)}
+    return dict(value) if isinstance(value, Mapping) else value
+
+
+def has_processor(folder: Path) -> bool:
+    """Return whether a checkpoint says how its pictures are read."""
+    return any((folder / name).is_file() for name in FILES)
+
+
+def open_processor(folder: Path, config: PretrainedConfig, takes: frozenset[str], token_id: int) -> Processor:
+    """The processor of a checkpoint folder; raises `ExportError` if it cannot be opened, or reads pictures in another way."""
+    try:
+        own = own_processor(folder, config)
+    except Exception as error:
+        raise ExportError(f"its image processor cannot be opened ({first_line(innermost(error))}); add --text-only") from error
+    return Processor(own, takes, token_id)
+
+
+def own_processor(folder: Path, config: PretrainedConfig) -> ProcessorMixin:
+    """The processor from its parts: without the one for videos, which needs more than Pillow."""
+    local = {"local_files_only": True, "trust_remote_code": False}
+    images: Any = AutoImageProcessor.from_pretrained(folder, backend="pil", **local)
+    tokenizer: Any = AutoTokenizer.from_pretrained(folder, **local)
+    settings = read_json(folder / "processor_config.json")
+    named = settings.get("processor_class") or read_json(folder / "preprocessor_config.json").get("processor_class")
+    kind: Any = processor_class_from_name(PROCESSOR_MAPPING_NAMES.get(config.model_type) or named)
+    if kind is None:
+        raise ExportError(f"transformers knows no processor of {config.model_type}")
+    parameters = inspect.signature(kind.__init__).parameters
+    given = {name: value for name, value in settings.items() if name in parameters and not name.endswith("processor")}
+    missing = {"video_processor": None} if "video_processor" in parameters else {}
+    with mock.patch.object(kind, "check_argument_for_proper_class", lambda *_: None):
+        made: ProcessorMixin = kind(image_processor=images, tokenizer=tokenizer, **missing, **given)
+    return made

@@ -1,0 +1,83 @@
+"""Values that a model's code reads out of tensors: noted in a trial run, and given again while the code is traced.
+
+The code of many vision parts loops over sizes that it reads from a tensor, or picks rows by a mask, which a graph cannot follow. Of
+pictures of one shape these values are always the same.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+Site = tuple[str, int, object]
+"""File and line of the code that reads, and by which function."""
+READING = frozenset(
+    {
+        *(Tensor.tolist, Tensor.item, Tensor.__int__, Tensor.__bool__, Tensor.__index__, Tensor.__float__),
+        *(Tensor.nonzero, torch.nonzero, torch.unique, Tensor.unique),
+    }
+)
+REPEATING = frozenset({torch.repeat_interleave, Tensor.repeat_interleave})
+
+
+class ReadOutValues(TorchFunctionMode):
+    """Within the context, values that are read out of tensors are noted, or those `known` are given in their order."""
+
+    def __init__(self, known: Sequence[tuple[Site, Any]] | None = None) -> None:
+        super().__init__()
+        self.known = None if known is None else list(known)
+        self.noted = list[tuple[Site, Any]]()
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:  # noqa: ANN401 - the signature is PyTorch's
+        given = kwargs or {}
+        if func in READING:
+            return self.value(func, lambda: func(*args, **given))
+        if func is Tensor.__getitem__:
+            return func(args[0], self.index(func, args[1]))
+        if func in REPEATING and isinstance(times := args[1] if len(args) > 1 else given.get("repeats"), Tensor):
+            counts = self.value(func, times.tolist)
+            rest = {name: value for name, value in given.items() if name != "repeats"}
+            return func(args[0], torch.tensor(counts), **rest | {"output_size": sum(counts)})
+        return func(*args, **given)
+
+    def index(self, func: object, index: Any) -> Any:  # noqa: ANN401 - whatever a tensor is indexed with
+        """An index without masks, and without tensors as the ends of slices."""
+        made = list[Any]()
+        for each in index if isinstance(index, tuple) else (index,):
+            if isinstance(each, slice):
+                made.append(slice(*(self.number(func, end) for end in (each.start, each.stop, each.step))))
+            elif isinstance(each, Tensor) and each.dtype == torch.bool:
+                made += self.value(func, lambda each=each: each.nonzero(as_tuple=True))
+            else:
+                made.append(each)
+        return tuple(made) if isinstance(index, tuple) or len(made) != 1 else made[0]
+
+    def number(self, func: object, value: object) -> Any:  # noqa: ANN401 - a number, or None
+        """The end of a slice."""
+        return self.value(func, lambda: int(value)) if isinstance(value, Tensor) else value
+
+    def value(self, func: object, read: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever is read
+        """What is read, or was read at this place of the code."""
+        site = self.site(func)
+        if self.known is None:
+            with torch._C.DisableTorchFunction():
+                found = read()
+            self.noted.append((site, found))
+            return found
+        place = next((place for place, (known, _) in enumerate(self.known) if known == site), None)
+        return read() if place is None else self.known.pop(place)[1]
+
+    @staticmethod
+    def site(func: object) -> Site:
+        """The line of the model's code that runs."""
+        frame = sys._getframe(2)
+        while frame.f_back is not None and ("/torch/" in frame.f_code.co_filename or frame.f_code.co_filename == __file__):
+            frame = frame.f_back
+        return frame.f_code.co_filename, frame.f_lineno, func

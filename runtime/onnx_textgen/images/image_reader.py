@@ -1,0 +1,60 @@
+"""Reads pictures for a decoder: its image processor and its vision part, each a graph."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+
+import numpy as np
+
+from ..backends.onnxruntime_session import OnnxRuntimeSession
+from ..cancellation import UNCANCELLED, CancelScope
+from ..encoders.encoder import run_once
+from ..errors import ModelError, PackageError
+from ..package.manifest import ImageRecord
+from .image_rows import ImageRows, ReadImage
+from .pictures import PICTURE, Pixels, read_picture
+
+IMAGE_ROWS = "image_rows"
+"""The output [tokens, width] of a vision part."""
+
+
+class ImageReader:
+    """The two graphs that read pictures. Safe to use from several threads."""
+
+    def __init__(self, processor: OnnxRuntimeSession, vision: OnnxRuntimeSession, record: ImageRecord, width: int) -> None:
+        """`width`: that the decoder takes; raises `PackageError` for graphs that do not fit each other, the record or the decoder."""
+        self.processor, self.vision, self.record = processor, vision, record
+        self.rows, self.lock = ImageRows(width), threading.Lock()
+        made, wanted = set(processor.outputs), set(vision.inputs)
+        if set(processor.inputs) != {PICTURE} or made != wanted or IMAGE_ROWS not in vision.outputs:
+            raise PackageError("the graphs that read pictures do not fit each other; export the model again")
+        shape, _ = vision.outputs[IMAGE_ROWS]
+        if shape != [record.tokens, width]:
+            raise PackageError(f"pictures become rows {shape}, and the decoder takes {[record.tokens, width]}; export the model again")
+
+    def read(self, source: object, scope: CancelScope = UNCANCELLED) -> ReadImage:
+        """Read a picture, unless it is known; see `read_picture`.
+
+        Raises `ImageError`, `ModelError` if a run fails, and `InterruptedRunError` if `scope` ends it.
+        """
+        return self.read_pixels(read_picture(source), scope)
+
+    def read_pixels(self, pixels: Pixels, scope: CancelScope = UNCANCELLED) -> ReadImage:
+        """Read the pixels uint8 [height, width, 3] of a picture."""
+        digest = hashlib.sha256(repr(pixels.shape).encode() + pixels.tobytes()).digest()
+        if (known := self.rows.known(digest)) is not None:
+            return known
+        with self.lock:  # one at a time: each run uses all threads, and a second request may ask for the same picture
+            if (known := self.rows.known(digest)) is not None:
+                return known
+            names = list(self.processor.outputs)
+            numbers = run_once(self.processor, names, {PICTURE: pixels}, scope, doing="prepared a picture")
+            given = {name: np.asarray(array) for name, array in zip(names, numbers, strict=True)}
+            (rows,) = run_once(self.vision, [IMAGE_ROWS], given, scope, doing="read a picture")
+            found = np.asarray(rows, np.float32)
+            if not np.isfinite(found).all():
+                raise ModelError("the rows of a picture are not finite; check the model with: onnx-textgen verify DIR")
+            image = ReadImage(digest, found)
+            self.rows.keep(image)
+        return image

@@ -1,0 +1,108 @@
+"""Pictures as token ids: each row of a picture that was read has an id below 0, made from its pixels.
+
+So a prompt with pictures is a list of ids like any other: caches, sessions and prefixes find what they hold of it by comparing ids,
+and equal pictures have equal ids in every process. Only the run of a graph looks up the rows.
+"""
+
+from __future__ import annotations
+
+import collections
+import hashlib
+import threading
+import weakref
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import PromptError
+from ..package.manifest import MOST_IMAGE_TOKENS
+
+ROW_BITS = MOST_IMAGE_TOKENS.bit_length() - 1
+HASH_BITS = 62 - ROW_BITS
+KEPT_IMAGES = 64
+"""Pictures whose rows are kept for later turns of a chat, in which they come again."""
+KEPT_BYTES = 256 << 20
+Rows = npt.NDArray[np.float32]
+
+
+class ReadImage:
+    """A picture that was read. Immutable, so that requests may share it."""
+
+    def __init__(self, digest: bytes, rows: Rows) -> None:
+        """`digest`: of what was read; `rows` [tokens, width]."""
+        self.digest, self.rows = digest, rows
+        self.ids = ids_of(digest, len(rows))
+
+
+def ids_of(digest: bytes, rows: int) -> tuple[int, ...]:
+    """The ids of the rows of a picture: each has a hash of the picture and of its place, and the place.
+
+    >>> ids_of(b"a picture", 3) == ids_of(b"a picture", 4)[:3], max(ids_of(b"a picture", 3)) < 0
+    (True, True)
+    """
+    stream = np.frombuffer(hashlib.shake_256(digest).digest(8 * rows), np.uint64)
+    hashes = (stream >> np.uint64(64 - HASH_BITS)).astype(np.int64)
+    found: list[int] = (-1 - (hashes << ROW_BITS | np.arange(rows))).tolist()
+    return tuple(found)
+
+
+class ImageRows:
+    """The pictures that are in use, and the last ones that were. Safe to use from several threads."""
+
+    def __init__(self, width: int) -> None:
+        """`width`: of a row."""
+        self.width, self.lock = width, threading.Lock()
+        self.by_id = weakref.WeakValueDictionary[int, ReadImage]()
+        self.kept = collections.OrderedDict[bytes, ReadImage]()
+        """By digest, the one used last at the end."""
+
+    def known(self, digest: bytes) -> ReadImage | None:
+        """A picture that was read before."""
+        with self.lock:
+            if (found := self.kept.get(digest)) is not None:
+                self.kept.move_to_end(digest)
+            return found
+
+    def keep(self, image: ReadImage) -> None:
+        """Make a picture known, and forget those that were not used for longest."""
+        with self.lock:
+            self.kept[image.digest] = image
+            self.by_id.update(dict.fromkeys(image.ids, image))
+            while len(self.kept) > 1 and (
+                len(self.kept) > KEPT_IMAGES or sum(each.rows.nbytes for each in self.kept.values()) > KEPT_BYTES
+            ):
+                self.kept.popitem(last=False)
+
+    def clear(self) -> None:
+        """Forget all pictures that no request uses."""
+        with self.lock:
+            self.kept.clear()
+
+    def of(self, ids: Iterable[int]) -> tuple[ReadImage, ...]:
+        """The pictures of a prompt, which has to hold them as long as it may be fed; raises `PromptError` for an unknown one."""
+        return tuple(dict.fromkeys(self.image(each) for each in ids if each < 0))
+
+    def image(self, token_id: int) -> ReadImage:
+        """The picture of an id; raises `PromptError` for an unknown one."""
+        if (found := self.by_id.get(token_id)) is None:
+            raise PromptError("the prompt has a picture that is not at hand any more; give the picture again")
+        return found
+
+    def taken(self, ids: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], Rows]:
+        """Ids that name the rows of a run, -1 the first of them, and these rows [rows, width]."""
+        places = np.nonzero(ids < 0)
+        numbers = [int(each) for each in ids[places]]
+        rows = [self.image(each).rows[(-1 - each) & (MOST_IMAGE_TOKENS - 1)] for each in numbers]
+        named = ids.copy()
+        named[places] = -1 - np.arange(len(rows))
+        return named, np.stack(rows) if rows else np.zeros((0, self.width), np.float32)
+
+
+def without_images(ids: Sequence[int]) -> Sequence[int]:
+    """Ids of text alone.
+
+    >>> without_images([5, -7, 6])
+    [5, 6]
+    """
+    return ids if min(ids, default=0) >= 0 else [each for each in ids if each >= 0]
