@@ -132,9 +132,7 @@ OPTIONS: Mapping[str, Given] = {
     "requantise": Given(
         bool, "Round a quantised checkpoint again where its numbers cannot be kept.", ("--requantise",), default=False
     ),
-    "text_only": Given(
-        bool, "Leave out the part that reads pictures, of a model that has one.", ("--text-only",), default=False
-    ),
+    "text_only": Given(bool, "Leave out the part that reads pictures, of a model that has one.", ("--text-only",), default=False),
     "allow_pickle": Given(
         bool, "Read weights from a pickle if there are no safetensors; tensors only.", ("--allow-pickle",), default=False
     ),

@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # for type checkers and editors
     from .errors import (
         BusyError,
         DeviceError,
+        ImageError,
         ModelError,
         OnnxTextgenError,
         OptionError,
@@ -51,6 +52,7 @@ __all__ = [
     "DeviceError",
     "Generation",
     "GenerationConfig",
+    "ImageError",
     "InterruptedRunError",
     "Model",
     "ModelError",
@@ -78,7 +80,7 @@ HOMES = {
     "answers.records": ("ChatAnswer", "ChatChunk", "ToolCall", "tool_result"),
     "answers.tools": ("Tool",),
     "errors": (
-        *("BusyError", "DeviceError", "ModelError", "OnnxTextgenError", "OptionError", "PackageError", "PromptError"),
+        *("BusyError", "DeviceError", "ImageError", "ModelError", "OnnxTextgenError", "OptionError", "PackageError", "PromptError"),
         *("RuleError", "TemplateError", "TokenizerError"),
     ),
     "options.generation_config": ("GenerationConfig",),

@@ -122,7 +122,7 @@ def export_source(
     """
     target = Path(out)
     if images is not None:
-        from .images import prove_images, with_images, write_images  # noqa: PLC0415
+        from .images import ImageWriter, with_images  # noqa: PLC0415
 
         source = with_images(source, images)
     options = options.for_source(is_quantized=bool(weights.stored), embeds=assets.embedding is not None)
@@ -157,8 +157,11 @@ def export_source(
         roundings = rounded.roundings if rounded is not None else None
         proven = prove_package(source, weights, folder, ids, roundings, options=options, report=report)
         if images is not None:
-            write_images(images, source, weights, folder, options, report)
-            proven.more["images"] = prove_images(images, source, weights, folder, roundings, options, report).as_record()
+            report("images")
+            image_writer = ImageWriter(images, source, weights, options)
+            image_writer.write(folder)
+            report("compare, pictures")
+            proven.more["images"] = image_writer.prove(folder, roundings).as_record()
         write_adapters(folder, adapters)
         kept = prove_adapters(source, weights, folder, ids, adapters=adapters, roundings=roundings, options=options, report=report)
         manifest = make_manifest(source, assets, folder, proven, rounded, weights=weights, options=options)

@@ -105,41 +105,43 @@ def with_images(source: Source, images: Images) -> Source:
     )
 
 
-def write_images(images: Images, source: Source, weights: Weights, folder: Path, options: ExportOptions, report: Report) -> None:
-    """Write the graphs that read pictures; a quantised package has a vision part of 8 bits, where that loses little."""
-    report("images")
-    ir.save(images.processor_graph, folder / IMAGE_PROCESSOR_GRAPH)
-    pixels = tuple(images.processor.sample.pixels.values())
-    model = trace_vision(images.part, pixels, options.target, weights)
-    run_passes("optimize", model, vision_settings(source, options))
-    proof = ImageProof(source, weights, images.processor, images.part, images.record)
-    forms: Sequence[Quantization | None] = [None]
-    if options.chosen_precision in {"int8", "int4"}:
-        forms = [*(Quantization(8, block_size=size) for size in VISION_BLOCKS), None]
-    for form in forms:
-        write_vision(model, folder, vision_settings(source, options, form))
-        if form is None or proof.rows_of(folder)[1] >= ROWS_COSINE[options.chosen_precision]:
-            return
+@dataclasses.dataclass(frozen=True, slots=True)
+class ImageWriter:
+    """Writes and proves the graphs that read pictures, next to a decoder that takes their rows."""
 
+    images: Images
+    source: Source
+    weights: Weights
+    options: ExportOptions
 
-def vision_settings(source: Source, options: ExportOptions, form: Quantization | None = None) -> Settings:
-    """Settings of the passes for the vision part."""
-    precision: Precision = "int8" if form is not None else "fp32"
-    return Settings(options.target, source.geometry.context_length, precision, form, has_cache=False)
+    @property
+    def proof(self) -> ImageProof:
+        """What compares the graphs with PyTorch."""
+        images = self.images
+        return ImageProof(self.source, self.weights, images.processor, images.part, images.record)
 
+    def write(self, folder: Path) -> None:
+        """Write the graphs; a quantised package has a vision part of 8 bits, where that loses little."""
+        ir.save(self.images.processor_graph, folder / IMAGE_PROCESSOR_GRAPH)
+        pixels = tuple(self.images.processor.sample.pixels.values())
+        model = trace_vision(self.images.part, pixels, self.options.target, self.weights)
+        run_passes("optimize", model, self.settings())
+        forms: Sequence[Quantization | None] = [None]
+        if self.options.chosen_precision in {"int8", "int4"}:
+            forms = [*(Quantization(8, block_size=size) for size in VISION_BLOCKS), None]
+        for form in forms:
+            attempt = model.clone()
+            run_passes("store", attempt, self.settings(form))
+            write_weights(attempt, folder, VISION_WEIGHTS)
+            ir.save(attempt, folder / VISION_GRAPH)
+            if form is None or self.proof.rows_of(folder)[1] >= ROWS_COSINE[self.options.chosen_precision]:
+                return
 
-def write_vision(model: ir.Model, folder: Path, settings: Settings) -> None:
-    """Write the graph of a vision part in the form of the settings."""
-    attempt = model.clone()
-    run_passes("store", attempt, settings)
-    write_weights(attempt, folder, VISION_WEIGHTS)
-    ir.save(attempt, folder / VISION_GRAPH)
+    def settings(self, form: Quantization | None = None) -> Settings:
+        """Settings of the passes for the vision part."""
+        precision: Precision = "int8" if form is not None else "fp32"
+        return Settings(self.options.target, self.source.geometry.context_length, precision, form, has_cache=False)
 
-
-def prove_images(
-    images: Images, source: Source, weights: Weights, folder: Path, roundings: Roundings | None, options: ExportOptions, report: Report
-) -> Proven:
-    """Compare a folder with PyTorch from pixels to tokens; raises `ExportError` where they differ too much."""
-    report("compare, pictures")
-    proof = ImageProof(source, weights, images.processor, images.part, images.record)
-    return proof.prove(folder, images.levels, precision=options.chosen_precision, roundings=roundings)
+    def prove(self, folder: Path, roundings: Roundings | None) -> Proven:
+        """Compare a folder with PyTorch from pixels to tokens; raises `ExportError` where they differ too much."""
+        return self.proof.prove(folder, self.images.levels, precision=self.options.chosen_precision, roundings=roundings)

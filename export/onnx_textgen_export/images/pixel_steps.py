@@ -251,7 +251,12 @@ def processor_graph(steps: Sequence[Step], last: Normalization, output: str, sha
     found = ops.op("Reshape", last(ops, picture.pixels), ops.constant(list(shape)))
     found.name, found.shape, found.type = output, ir.Shape(list(shape)), ir.TensorType(ir.DataType.FLOAT)
     graph = ir.Graph(
-        [given], [found], nodes=ops.tape.nodes, initializers=ops.tape.initializers, opset_imports={"": OPSET}, name="image_processor"
+        [given],
+        [found],
+        nodes=ops.tape.nodes,
+        initializers=ops.tape.initializers,
+        opset_imports={"": OPSET},
+        name="image_processor",
     )
     for number, value in enumerate(value for node in graph for value in node.outputs):
         value.name = value.name or f"v{number}"
@@ -295,5 +300,7 @@ def normalization_of(settings: Mapping[str, Any]) -> Normalization:
     scale = float(settings.get("rescale_factor") or 1 / 255) if settings.get("do_rescale") else 1.0
     if not settings.get("do_normalize"):
         return Normalization(scale, (0.0,) * 3, (1.0,) * 3)
-    mean, deviation = (each if isinstance(each, Sequence) else (each,) * 3 for each in (settings["image_mean"], settings["image_std"]))
+    mean, deviation = (
+        each if isinstance(each, Sequence) else (each,) * 3 for each in (settings["image_mean"], settings["image_std"])
+    )
     return Normalization(scale, tuple(map(float, mean)), tuple(map(float, deviation)))

@@ -7,7 +7,7 @@ import dataclasses
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from unittest import mock
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 from transformers import AutoImageProcessor, AutoTokenizer, PretrainedConfig
-from transformers.models.auto.processing_auto import PROCESSOR_MAPPING_NAMES, processor_class_from_name
+from transformers.models.auto import processing_auto
 from transformers.processing_utils import ProcessorMixin
 
 from onnx_textgen.errors import first_line
@@ -64,9 +64,10 @@ class Processor:
 
         Raises `ExportError` for a processor that makes other numbers of tokens of other pictures, and for one whose use is unknown.
         """
-        self.own, self.takes, self.token_id = own, takes, token_id
-        self.images: Any = own.image_processor  # type: ignore[attr-defined]
-        self.tokenizer: Any = own.tokenizer  # type: ignore[attr-defined]
+        self.own: Any = own
+        self.takes, self.token_id = takes, token_id
+        self.images: Any = self.own.image_processor
+        self.tokenizer: Any = self.own.tokenizer
         self.name = type(self.images).__name__.removesuffix("Pil")
         self.switches: dict[str, bool] = {}
         """The settings of tiles that are turned off."""
@@ -100,7 +101,7 @@ class Processor:
         texts = list[str]()
         with self.seen_texts(texts):
             self.call(BEFORE + token + AFTER, picture)
-        text = texts[-1]
+        text = str(texts[-1])
         start, end = text.find(BEFORE), text.rfind(AFTER)
         if start != 0 or end != len(text) - len(AFTER):
             raise ExportError("the processor changes the text around a picture")
@@ -124,7 +125,7 @@ class Processor:
         from PIL import Image  # noqa: PLC0415 - an extra
 
         images = [Image.fromarray(each) for each in pictures]
-        return dict(self.own(text=[text], images=images, return_tensors="pt", **self.switches))  # type: ignore[operator]
+        return dict(self.own(text=[text], images=images, return_tensors="pt", **self.switches))
 
     def read(self, picture: Pixels) -> Read:
         """What the processor makes of one picture."""
@@ -188,11 +189,12 @@ def open_processor(folder: Path, config: PretrainedConfig, takes: frozenset[str]
 def own_processor(folder: Path, config: PretrainedConfig) -> ProcessorMixin:
     """The processor from its parts: without the one for videos, which needs more than Pillow."""
     local = {"local_files_only": True, "trust_remote_code": False}
-    images: Any = AutoImageProcessor.from_pretrained(folder, backend="pil", **local)
+    images: Any = cast(Any, AutoImageProcessor).from_pretrained(folder, backend="pil", **local)
     tokenizer: Any = AutoTokenizer.from_pretrained(folder, **local)
     settings = read_json(folder / "processor_config.json")
     named = settings.get("processor_class") or read_json(folder / "preprocessor_config.json").get("processor_class")
-    kind: Any = processor_class_from_name(PROCESSOR_MAPPING_NAMES.get(config.model_type) or named)
+    names: Mapping[str, str | None] = vars(processing_auto)["PROCESSOR_MAPPING_NAMES"]
+    kind: Any = processing_auto.processor_class_from_name(names.get(config.model_type) or named or "")
     if kind is None:
         raise ExportError(f"transformers knows no processor of {config.model_type}")
     parameters = inspect.signature(kind.__init__).parameters

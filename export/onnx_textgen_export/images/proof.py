@@ -1,9 +1,9 @@
-"""Proof of a model that reads pictures, from pixels to tokens: each graph is compared with transformers, and all of them together."""
+"""Proof of a model that reads pictures, from pixels to tokens: each graph alone, and all of them together."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -123,9 +123,7 @@ class ImageProof:
         """Compare rows, logits and greedy tokens; raises `ExportError` where they differ too much."""
         vision = open_session(folder / VISION_GRAPH, device="cpu")
         with as_export_error():
-            reader = ImageReader(
-                open_session(folder / IMAGE_PROCESSOR_GRAPH, device="cpu"), vision, self.record, self.width
-            )
+            reader = ImageReader(open_session(folder / IMAGE_PROCESSOR_GRAPH, device="cpu"), vision, self.record, self.width)
         error, cosine = self.rows_of(folder)
         if cosine < ROWS_COSINE[precision]:
             raise ExportError(f"the rows of pictures disagree with PyTorch's (cosine {cosine:.6f}), so nothing was written")
@@ -133,7 +131,10 @@ class ImageProof:
         with as_export_error(), opened as (session, changes, tolerance), self.weights.present(changes):
             known = reader.rows
             reads = self.reads()
-            images = [ReadImage(bytes([number]), self.part.rehearse(tuple(each.pixels.values())).numpy()) for number, each in enumerate(reads)]
+            images = [
+                ReadImage(bytes([number]), self.part.rehearse(tuple(each.pixels.values())).numpy())
+                for number, each in enumerate(reads)
+            ]
             for image in images:
                 known.keep(image)
 
@@ -143,7 +144,9 @@ class ImageProof:
             scenarios = [compare(name, got, want, [None] * len(got)) for name, got, want in self.runs(decoder, images, reads)]
             for each in scenarios:
                 if not tolerance.accepts(each):
-                    raise ExportError(f"with pictures the export disagrees with PyTorch ({each.in_words()}), so nothing was written; {BOTH_WAYS}")
+                    raise ExportError(
+                        f"with pictures the export disagrees with PyTorch ({each.in_words()}), so nothing was written; {BOTH_WAYS}"
+                    )
             count = self.compare_greedy(decoder(), images[0], reads[0], tolerance.logits_error)
         return Proven(levels_apart, error, cosine, tuple(scenarios), count)
 
@@ -172,7 +175,10 @@ class ImageProof:
         return np.where(made == self.record.token_id, 2, made).tolist()  # type: ignore[no-any-return]
 
     def runs(
-        self, decoder: Any, images: Sequence[ReadImage], reads: Sequence[Read]  # noqa: ANN401 - makes decoders
+        self,
+        decoder: Callable[..., Decoder],
+        images: Sequence[ReadImage],
+        reads: Sequence[Read],
     ) -> list[tuple[str, Logits, Logits]]:
         """Ways of feeding texts with pictures: name, the package's logits, and PyTorch's."""
         one, two, three = self.texts()

@@ -6,6 +6,7 @@ pictures of one shape these values are always the same.
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -54,7 +55,7 @@ class ReadOutValues(TorchFunctionMode):
             if isinstance(each, slice):
                 made.append(slice(*(self.number(func, end) for end in (each.start, each.stop, each.step))))
             elif isinstance(each, Tensor) and each.dtype == torch.bool:
-                made += self.value(func, lambda each=each: each.nonzero(as_tuple=True))
+                made += self.value(func, functools.partial(each.nonzero, as_tuple=True))
             else:
                 made.append(each)
         return tuple(made) if isinstance(index, tuple) or len(made) != 1 else made[0]

@@ -66,7 +66,8 @@ class VisionPart(nn.Module):
         self.noted = reading.noted
         if written.rows is None:
             raise ExportError(f"{type(self.module).__name__} takes images in a way that is not known; add --text-only")
-        return written.rows.reshape(-1, written.rows.shape[-1])
+        rows: Tensor = written.rows.reshape(-1, written.rows.shape[-1])
+        return rows
 
     def rehearse(self, pixels: Sequence[Tensor]) -> Tensor:
         """Run once in PyTorch, and note the values that are read out of tensors; returns the rows."""

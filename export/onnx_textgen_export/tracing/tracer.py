@@ -106,7 +106,8 @@ class FlatDecoder(nn.Module):
         Then what the encoder gives for the source. An encoder-decoder's attention weights, on request, follow the presents.
         `rows`: those of images [rows, width], of a decoder that reads them.
         """
-        images, reading = self.source.images, contextlib.nullcontext[None]()
+        images = self.source.images
+        reading: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
         if images is not None:
             reading = images.reading(input_ids, *rows)
             input_ids = images.plain_ids(input_ids)

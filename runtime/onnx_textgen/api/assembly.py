@@ -14,17 +14,19 @@ from ..backends.huge_pages import new_memory_in_huge_pages
 from ..backends.onnxruntime_session import OnnxRuntimeSession, open_session
 from ..backends.openvino.session import PRECISIONS, check_readable, open_openvino
 from ..backends.protocol import Graph
+from ..backends.signature import IMAGE_EMBEDS
 from ..encoders.encoder import Encoder, GraphEncoder, StatesEncoder
 from ..encoders.text_encoder import TextEncoder, output_of
 from ..errors import LOG, DeviceError, OptionError, PackageError
 from ..files.graph_file import refuse_other_files
+from ..images.image_reader import ImageReader
 from ..inference.capabilities import check_graph
 from ..inference.prompt_engine import PromptEngine
 from ..kv_cache.memory_plan import plan
 from ..machine_limits import available_bytes
 from ..package.foreign import folder_of, halves_of, is_foreign
 from ..package.integrity import checking_files, package_bytes
-from ..package.manifest import ENCODER_GRAPH, GRAPH, INT8_CACHE_GRAPH, Manifest
+from ..package.manifest import ENCODER_GRAPH, GRAPH, IMAGE_PROCESSOR_GRAPH, INT8_CACHE_GRAPH, VISION_GRAPH, Manifest
 from ..speculation.draft_model import Source, step_seconds
 from .device_check import check_device, check_golden
 from .model import Model
@@ -55,7 +57,7 @@ def make_model(
     """The model of an open package; `second_device`: where long prompts are computed, if not on the graph. See `load`."""
     manifest, graph = package.manifest, checked(package, place)
     engine = None if second_device is None else make_prompt_engine(place, manifest, package.path, graph, second_device)
-    encoder = open_encoder(place, manifest, graph)
+    encoder, images = open_encoder(place, manifest, graph), open_images(place, manifest, graph)
     responses = response_template_at(place, manifest) if response_template is None else given_template(response_template)
     model = Model(
         folder_of(place),
@@ -71,6 +73,7 @@ def make_model(
         prefix_cache=prefix_cache,
         batch_size=batch_size,
         exact_history=exact_history,
+        images=images,
     )
     if isinstance(graph, OnnxRuntimeSession) and graph.is_accelerated and manifest.text_encoder is None:
         check_golden(model.new_context(), manifest, graph.device)
@@ -106,7 +109,7 @@ def make_prompt_engine(place: Path, manifest: Manifest, graph: Path, session: Gr
     has_codes = graph.name == INT8_CACHE_GRAPH
     kept_as = np.int8 if has_codes else np.float32
     in_place = all(tensor.kind == "shared" and tensor.dtype == kept_as for tensor in session.cache_tensors)
-    if is_foreign(place) or manifest.encoder is not None or not in_place:
+    if is_foreign(place) or manifest.encoder is not None or manifest.images is not None or not in_place:
         what = "decoders that onnx-textgen exported for target ort, with keys and values in float32 or at 8 bits"
         raise DeviceError(f"a second engine computes prompts of {what}, which {place} is not; take the device cpu")
     if has_codes and PRECISIONS[device] != "f32":
@@ -150,6 +153,23 @@ def open_encoder(place: Path, manifest: Manifest, decoder: Graph) -> Encoder | N
     with new_memory_in_huge_pages(), checking_files(folder, manifest, folder / ENCODER_GRAPH):
         graph = opened(folder / ENCODER_GRAPH)
     return GraphEncoder(graph, names)
+
+
+def open_images(place: Path, manifest: Manifest, decoder: Graph) -> ImageReader | None:
+    """What reads the pictures of a model, on the decoder's device; None for a model that reads text alone."""
+    if manifest.images is None:
+        return None
+    if not isinstance(decoder, OnnxRuntimeSession) or IMAGE_EMBEDS not in decoder.roles:
+        raise DeviceError(f"{manifest.name} reads pictures, which runs on ONNX Runtime; take the device cpu")
+    width = decoder.roles[IMAGE_EMBEDS].shape[-1]
+    folder = folder_of(place)
+
+    def opened(name: str, device: str) -> OnnxRuntimeSession:
+        with new_memory_in_huge_pages(), checking_files(folder, manifest, folder / name):
+            return open_session(folder / name, device=device, threads=decoder.threads)
+
+    processor, vision = opened(IMAGE_PROCESSOR_GRAPH, "cpu"), opened(VISION_GRAPH, str(decoder.device))
+    return ImageReader(processor, vision, manifest.images, int(width))
 
 
 def set_assistant(model: Model, other: Model) -> None:

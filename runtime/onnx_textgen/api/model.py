@@ -17,6 +17,7 @@ from ..cancellation import Cancellation, CancelScope
 from ..encoders.encoder import Encoder
 from ..errors import OptionError
 from ..generation.async_bridge import call, iterate
+from ..images.image_reader import ImageReader
 from ..inference.decoder import Decoder
 from ..inference.prefill import Progress
 from ..inference.prefix_cache import PrefixStore
@@ -80,6 +81,7 @@ class Model:
         prompt_engine: PromptEngine | None = None,
         response_template: Mapping[str, Any] | None = None,
         exact_history: bool = False,
+        images: ImageReader | None = None,
     ) -> None:
         """`tokenizer`: that of the folder, if it was read already."""
         tokenizer = tokenizer or read_tokenizer(folder, manifest)
@@ -87,6 +89,7 @@ class Model:
             *(folder, manifest, graph, tokenizer, chat_template, response_template),
             *(encoder, prompt_engine, capacity, graph_name),
             exact_history=exact_history,
+            images=images,
         )
         self._encoder = PromptEncoder(self._opened)
         store = PrefixStore(bytes_for_prefixes() if prefix_cache is None else prefix_cache)
@@ -219,6 +222,20 @@ class Model:
     def encode(self, prompt: Prompt, *, new_tokens: int = 1, any_length: bool = False) -> list[int]:
         """One prompt's token ids, checked: not empty, in the vocabulary, and (unless `any_length`) `new_tokens` more fit."""
         return self._encoder.encode(prompt, new_tokens=new_tokens, any_length=any_length)
+
+    @property
+    def reads_images(self) -> bool:
+        """Whether chats and prompts may have pictures."""
+        return self._opened.images is not None
+
+    def encode_images(self, prompt: str, images: Sequence[object]) -> list[int]:
+        """Token ids of a text with pictures, for `generate` and `stream`: ids below 0 name the rows of pictures.
+
+        Each picture takes the place of the model's placeholder, such as `<image>`, in the text; those without one come first. A
+        picture is a path, the bytes of a file, a data URL, an array [height, width, 3] or an image of Pillow. The rows of the last
+        pictures are kept in memory, so use the ids soon. Raises `ImageError`, and `PromptError` as `encode` does.
+        """
+        return self._encoder.encode_images(prompt, images)
 
     def encode_infill(self, prefix: str, suffix: str, *, suffix_first: bool | None = None) -> list[int]:
         r"""Token ids of a prompt for the text between a prefix and a suffix, by the model's control tokens.

@@ -19,6 +19,8 @@ from ..errors import OptionError, PackageError, PromptError
 from ..generation.continuation import Continuation
 from ..generation.request import KeptContext, Request
 from ..generation.steps import shifted
+from ..images.image_rows import without_images
+from ..images.in_messages import kept
 from ..inference.prefill import Progress
 from ..options.checks import shown, whole_number
 from ..options.keywords import ChatOptions, Options, TemplateInputs
@@ -57,18 +59,18 @@ class Session:
         held = f"{len(self.messages)} messages, " if self.messages else ""
         end = ""
         if self._token_ids and self.opened.optional_tokenizer is not None:
-            end = f", ending {self.opened.tokenizer.decode(self._token_ids[-SHOWN_TOKENS:])!r}"
+            end = f", ending {self.opened.tokenizer.decode(without_images(self._token_ids)[-SHOWN_TOKENS:])!r}"
         return f"<onnx_textgen.Session with {self.opened.manifest.name!r}: {held}{len(self):,} tokens{end}>"
 
     @property
     def token_ids(self) -> tuple[int, ...]:
-        """All token ids so far; of a chat, the prompt of the last generation and its answer."""
+        """All token ids so far, those of pictures below 0; of a chat, the prompt of the last generation and its answer."""
         return tuple(self._token_ids)
 
     @property
     def text(self) -> str:
         """The text of `token_ids`, without special tokens."""
-        return self.opened.tokenizer.decode(self._token_ids)
+        return self.opened.tokenizer.decode(without_images(self._token_ids))
 
     def __len__(self) -> int:
         return len(self._token_ids)
@@ -85,7 +87,7 @@ class Session:
             if self._token_ids and not self.messages:
                 raise PromptError("this session is a plain text and takes no chat messages; begin another session for them")
             self.encode_chat([*self.messages, *messages])  # raises if the template refuses them, or they are too long
-            self.messages += messages
+            self.messages += map(kept, messages)
         elif self.messages:
             raise PromptError('this session is a chat; append messages such as {"role": "user", "content": "Hello"}')
         else:

@@ -16,6 +16,7 @@ from ..derivation.answer_form import CallForm, ReasoningForm, TextForm
 from ..derivation.derive import Derived, derive
 from ..derivation.form_templates import read_calls, read_reasoning, response_template_of
 from ..errors import LOG, OptionError, PackageError
+from ..images.image_rows import ReadImage
 from ..options.checks import shown
 from ..options.generation_config import GenerationConfig
 from ..sampling.grammar import Rules
@@ -154,6 +155,8 @@ class Turn:
     parallel: bool = True
     """Whether it may have several calls."""
     thinking_budget: int | None = None
+    images: Sequence[ReadImage] = ()
+    """The pictures in the prompt, which are held until it has been fed."""
 
     @property
     def tokenizer(self) -> TextTokenizer:

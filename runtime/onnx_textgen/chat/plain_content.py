@@ -47,13 +47,15 @@ class Rendered:
 class PlainContent:
     """Finds and marks the control tokens in the messages of one tokenizer and chat template."""
 
-    def __init__(self, tokenizer: TextTokenizer, template: str, is_written: Callable[[str], bool]) -> None:
+    def __init__(
+        self, tokenizer: TextTokenizer, template: str, is_written: Callable[[str], bool], others: Sequence[str] = ()
+    ) -> None:
         """`is_written`: whether the model writes this token in its answers, as the marks of its thinking and of its calls.
 
-        Control tokens are the special ones, and further ones that the template writes.
+        Control tokens are the special ones, further ones that the template writes, and `others`.
         """
         by_template = (token for token in tokenizer.added_tokens if token in template and LOOKS_LIKE_CONTROL.fullmatch(token))
-        tokens = {token for token in (*tokenizer.special_tokens, *by_template) if len(token) > 1}
+        tokens = {token for token in (*tokenizer.special_tokens, *by_template, *others) if len(token) > 1}
         self.tokens, self.is_written = tokens, is_written
         self.everywhere = re.compile(any_of(tokens))
         self.beginnings = frozenset(token[:length] for token in self.tokens for length in range(1, len(token)))

@@ -79,6 +79,12 @@ PrefixOption = Annotated[
         "--prefix-folder", metavar="DIR", help="Folder where beginnings of prompts are saved for later calls.", show_default=False
     ),
 ]
+ImageOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--image", metavar="FILE", help="A picture that the prompt is about; may be given more than once.", show_default=False
+    ),
+]
 StatsOption = Annotated[bool, typer.Option("--stats/--no-stats", help="Show speed, seed and why it ended below each text.")]
 SeedOption = Annotated[int | None, typer.Option(metavar="N", help="Same seed, same text.")]
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..images.image_rows import ReadImage, without_images
 from ..inference.graph_runner import Logits
 from ..inference.scoring import mean_logprob, most_likely_tokens, target_logprobs
 from ..inference.verifier import Verifier
@@ -65,6 +66,10 @@ class Continuation:
         `source_ids`: what the encoder of an encoder-decoder reads; empty for a decoder.
         """
         self.tokenizer, self.prompt_ids, self.config, self.limits = tokenizer, tuple(prompt_ids), config, limits
+        self.images: Sequence[ReadImage] = ()
+        """The pictures in the prompt, which are held as long as it may be fed."""
+        self.written_ids = prompt_ids = tuple(without_images(prompt_ids))
+        """The prompt without the rows of pictures."""
         self.source_ids = tuple(source_ids)
         self.cache_salt: str | None = None
         """Only texts of the same salt reuse each other's prompts."""
@@ -159,7 +164,7 @@ class Continuation:
     def stopped_by_caller(self, text: str) -> FinishReason | None:
         """Return whether the caller's stopping criterion ends the text, whose piece `text` has just become certain."""
         criterion = self.config.stopping_criterion
-        ends = criterion is not None and criterion([*self.prompt_ids, *self.token_ids], self.text + text)
+        ends = criterion is not None and criterion([*self.written_ids, *self.token_ids], self.text + text)
         return "stop" if ends else None
 
     def reason_to_end(self, token_id: int) -> FinishReason | None:
@@ -245,9 +250,11 @@ class Continuation:
         if token_ids and token_ids[-1] in self.stop_ids:
             return True
         if self.tokenizer is not None:
-            stream = StreamDecoder(self.tokenizer, after=self.prompt_ids)
+            stream = StreamDecoder(self.tokenizer, after=self.written_ids)
             text = "".join(stream.push(token_id) for token_id in token_ids) + stream.flush()
-        return any(stop in text for stop in self.config.stop) or bool(criterion and criterion([*self.prompt_ids, *token_ids], text))
+        return any(stop in text for stop in self.config.stop) or bool(
+            criterion and criterion([*self.written_ids, *token_ids], text)
+        )
 
     @property
     def prompt_tokens(self) -> int:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from typing import cast
 
 import numpy as np
 
 from ..backends.onnxruntime_session import OnnxRuntimeSession
+from ..backends.protocol import ClosedGraph
 from ..cancellation import UNCANCELLED, CancelScope
 from ..encoders.encoder import run_once
 from ..errors import ModelError, PackageError
@@ -23,7 +25,7 @@ class ImageReader:
     """The two graphs that read pictures. Safe to use from several threads."""
 
     def __init__(self, processor: OnnxRuntimeSession, vision: OnnxRuntimeSession, record: ImageRecord, width: int) -> None:
-        """`width`: that the decoder takes; raises `PackageError` for graphs that do not fit each other, the record or the decoder."""
+        """`width`: that the decoder takes; raises `PackageError` for graphs that do not fit each other, or the decoder."""
         self.processor, self.vision, self.record = processor, vision, record
         self.rows, self.lock = ImageRows(width), threading.Lock()
         made, wanted = set(processor.outputs), set(vision.inputs)
@@ -31,7 +33,14 @@ class ImageReader:
             raise PackageError("the graphs that read pictures do not fit each other; export the model again")
         shape, _ = vision.outputs[IMAGE_ROWS]
         if shape != [record.tokens, width]:
-            raise PackageError(f"pictures become rows {shape}, and the decoder takes {[record.tokens, width]}; export the model again")
+            raise PackageError(
+                f"pictures become rows {shape}, and the decoder takes {[record.tokens, width]}; export the model again"
+            )
+
+    def close(self) -> None:
+        """Release the graphs, and forget the pictures; any later use raises `ModelError`."""
+        self.processor = self.vision = cast("OnnxRuntimeSession", ClosedGraph())
+        self.rows.clear()
 
     def read(self, source: object, scope: CancelScope = UNCANCELLED) -> ReadImage:
         """Read a picture, unless it is known; see `read_picture`.

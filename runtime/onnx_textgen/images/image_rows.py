@@ -23,6 +23,8 @@ HASH_BITS = 62 - ROW_BITS
 KEPT_IMAGES = 64
 """Pictures whose rows are kept for later turns of a chat, in which they come again."""
 KEPT_BYTES = 256 << 20
+LOWEST = -(2**63)
+"""Below the ids of all pictures."""
 Rows = npt.NDArray[np.float32]
 
 

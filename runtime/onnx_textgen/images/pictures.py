@@ -11,7 +11,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -34,8 +34,8 @@ MOST_EDGE = 65_500
 """Pixels along an edge, as in a JPEG."""
 MOST_ASPECT = 200
 """Times that one edge is longer than the other; transformers refuses such pictures too."""
-FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "MPO", "AVIF")
-"""Those of Pillow that are decoded; others bring code that few have looked at."""
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
+"""Those of Pillow that are decoded, where it has them; others bring code that few have looked at."""
 DATA_URL = re.compile(r"data:(?:image/[\w.+-]+)?(?:;[\w=.+-]+)*?;base64,", re.IGNORECASE | re.ASCII)
 Pixels = npt.NDArray[np.uint8]
 
@@ -61,6 +61,28 @@ def read_picture(source: object) -> Pixels:
     if is_pillow(source):
         return of_image(lambda: cast("Image", source))
     return of_array(source)
+
+
+def as_data_url(source: object) -> str:
+    """A picture, in any form that `read_picture` takes, as a text that holds it; it is not decoded."""
+    if isinstance(source, str) and DATA_URL.match(source):
+        return source
+    if isinstance(source, bytes | bytearray | memoryview):
+        content = bytes(source)
+    elif isinstance(source, str | os.PathLike) and not (isinstance(source, str) and re.match(r"\w+://|data:", source)):
+        content = bytes_of_file(Path(source))
+    else:
+        content = as_png(read_picture(source))
+    return f"data:;base64,{base64.b64encode(content).decode()}"
+
+
+def as_png(pixels: Pixels) -> bytes:
+    """A picture as the content of a PNG file."""
+    with explain_missing("keeping pictures", "images"):
+        from PIL import Image  # noqa: PLC0415 - not installed everywhere
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
+    return file.getvalue()
 
 
 def is_pillow(source: object) -> bool:
@@ -102,7 +124,8 @@ def decoded(content: bytes) -> Pixels:
     def opened() -> Image:
         from PIL import Image  # noqa: PLC0415 - not installed everywhere
 
-        return Image.open(io.BytesIO(content), formats=FORMATS)
+        Image.init()
+        return Image.open(io.BytesIO(content), formats=[each for each in FORMATS if each in Image.OPEN])
 
     return of_image(opened)
 

@@ -19,7 +19,7 @@ from ..backends.signature import LOGITS
 from ..cancellation import UNCANCELLED, CancelScope
 from ..encoders.encoder import Encoded, Encoder
 from ..errors import PromptError
-from ..images.image_rows import ImageRows
+from ..images.image_rows import LOWEST, ImageRows
 from ..kv_cache.factory import make_cache
 from ..kv_cache.snapshot import Origin, Snapshot
 from ..package.manifest import Geometry
@@ -29,9 +29,6 @@ from .commit_guard import CommitGuard
 from .graph_runner import GraphRunner, Logits
 from .prompt_engine import PromptEngine
 from .verifier import Verifier
-
-
-MOST_NEGATIVE = -(2**63)
 
 
 class Decoder:
@@ -440,7 +437,7 @@ class Decoder:
         ids = np.asarray(token_ids, dtype=np.int64)
         if ids.size == 0:
             raise PromptError("no token to feed; give at least one")
-        least = 0 if self.images is None else MOST_NEGATIVE
+        least = 0 if self.images is None else LOWEST
         if min(token_ids) < least or max(token_ids) >= self.geometry.vocab_size:
             wrong = int(ids[(ids < least) | (ids >= self.geometry.vocab_size)][0])
             raise PromptError(f"token id {wrong} is outside the vocabulary; ids go from 0 to {self.geometry.vocab_size - 1}")

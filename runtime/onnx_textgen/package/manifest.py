@@ -404,9 +404,8 @@ def check_images(manifest: Manifest) -> None:
         if name not in manifest.files:
             raise PackageError(f"{MANIFEST} says how pictures are read, and lists no {name}; export the model again")
     if not 1 <= about.tokens <= MOST_IMAGE_TOKENS or not about.placeholder or about.token_id < 0:
-        raise PackageError(
-            f"images should have a placeholder and from 1 to {MOST_IMAGE_TOKENS:,} tokens, found {about!s:.100}; export the model again"
-        )
+        most = f"{MOST_IMAGE_TOKENS:,}"
+        raise PackageError(f"images should have a placeholder and 1 to {most} tokens, found {about!s:.100}; export the model again")
 
 
 def check_text_encoder(manifest: Manifest) -> None:

@@ -13,7 +13,9 @@ from ..chat.fitting import fitted
 from ..chat.messages import is_plain, prepare
 from ..chat.parts import readable
 from ..chat.plain_content import PlainContent, Rendered
-from ..errors import TemplateError
+from ..errors import ImageError, TemplateError
+from ..images.image_rows import ReadImage
+from ..images.in_messages import PLACE, as_text, expanded, placed, places_in, without_pictures
 from ..options.checks import whole_number
 from ..options.keywords import TemplateInputs
 from ..text.chat_template import check_messages, render_chat
@@ -49,11 +51,23 @@ class ChatEncoder:
     ) -> list[int]:
         """Token ids of a chat; see `Model.encode_chat`."""
         begins = not continue_final_message if add_generation_prompt is None else add_generation_prompt
-        check_messages(messages)
-        messages = readable(messages)
+        messages, images = self.read(messages)
         tools = read_tools(inputs.get("tools") or ())
         rendered = self.render(messages, tools, inputs, begins=begins, continues=continue_final_message)
-        return self.encoder.encode(rendered.encode(self.opened.tokenizer))
+        return self.encoder.encode(self.ids_of(rendered, images))
+
+    def read(self, messages: Messages) -> tuple[Messages, list[ReadImage]]:
+        """Messages that templates can write, and the pictures in them, read; raises `TemplateError` and `ImageError`."""
+        check_messages(messages)
+        if (reader := self.opened.images) is None:
+            return readable(messages), []
+        places, sources = without_pictures(messages)
+        return readable(places, kept=PLACE), [reader.read(each) for each in sources]
+
+    def ids_of(self, rendered: Rendered, images: Sequence[ReadImage]) -> list[int]:
+        """Token ids of a rendered chat with pictures."""
+        ids, about = rendered.encode(self.opened.tokenizer), self.opened.manifest.images
+        return ids if about is None else placed(ids, images, about)
 
     def turn(
         self,
@@ -71,8 +85,8 @@ class ChatEncoder:
 
         With the choice "none" the model is not shown the tools. `new_tokens`: those for which the context needs space.
         """
-        check_messages(messages)
-        messages, continues = readable(messages), bool(continue_final_message)
+        messages, images = self.read(messages)
+        continues = bool(continue_final_message)
         begins = not continues if add_generation_prompt is None else add_generation_prompt
         every = read_tools(inputs.get("tools") or ())
         chosen, required = choose_tools(every, tool_choice)
@@ -83,19 +97,21 @@ class ChatEncoder:
                 before = render(messages[:-1] if continues else messages, begins=False, continues=False)
         return Turn(
             self.opened.chat_format,
-            self.encoder.encode(prompt.encode(self.opened.tokenizer), new_tokens=new_tokens),
+            self.encoder.encode(self.ids_of(prompt, images), new_tokens=new_tokens),
             self.opened.chat_format.prefix(prompt.marked, before.marked).replace(prompt.mark, "") if begins or continues else "",
             tools=chosen,
             required=required,
             parallel=self.opened.chat_format.derived.takes_tools if parallel_tool_calls is None else parallel_tool_calls,
             thinking_budget=None if thinking_budget is None else whole_number("thinking_budget", thinking_budget, 0),
+            images=images,
         )
 
     @functools.cached_property
     def plain_content(self) -> PlainContent:
         """Keeps what messages contain from being read as control tokens."""
         opened = self.opened
-        return PlainContent(opened.tokenizer, opened.chat_template or "", self.is_written)
+        others = () if opened.manifest.images is None else (opened.manifest.images.placeholder,)
+        return PlainContent(opened.tokenizer, opened.chat_template or "", self.is_written, others)
 
     def is_written(self, token: str) -> bool:
         """Return whether the model's answers contain a control token, as they do around thinking and calls."""
@@ -105,15 +121,31 @@ class ChatEncoder:
         self, messages: Messages, tools: Sequence[Tool], inputs: TemplateInputs, *, begins: bool, continues: bool
     ) -> Rendered:
         """The chat as text; `begins`: up to where an answer begins, `continues`: up to the end of the last message."""
-        opened, shown = self.opened, None
+        opened = self.opened
         opened.require_decoder("answers no chat")
         if opened.chat_template is None:
             raise TemplateError(f"{opened.manifest.name} has no chat template; give it a plain text")
+        write = functools.partial(self.write, tools=tools, inputs=inputs, begins=begins, continues=continues)
+        about, count = opened.manifest.images, places_in(messages)
+        if about is None or count == 0:
+            return write(messages)
+        forms = [messages, as_text(messages)] if opened.chat_format.derived.takes_parts else [as_text(messages)]
+        for form in forms:
+            rendered = write(form)
+            if (text := expanded(rendered.marked, count, about)) is not None:
+                return Rendered(text, rendered.mark)
+        raise ImageError("the chat template does not write the places of all pictures; put them into messages of the user")
+
+    def write(
+        self, messages: Messages, *, tools: Sequence[Tool], inputs: TemplateInputs, begins: bool, continues: bool
+    ) -> Rendered:
+        """Write messages by the template."""
+        opened, shown = self.opened, None
         if tools or not all(map(is_plain, messages)):
             messages, shown = prepare(messages, tools, opened.chat_format.derived)
         write = functools.partial(
             render_chat,
-            opened.chat_template,
+            opened.chat_template or "",
             bos_token=opened.bos_token,
             eos_token=opened.eos_token,
             add_generation_prompt=begins,

@@ -17,6 +17,7 @@ from ..backends.variants.adapter_graph import open_with_adapters
 from ..encoders.encoder import Encoder
 from ..encoders.text_encoder import TextEncoder
 from ..errors import LOG, OptionError, PackageError, TemplateError
+from ..images.image_reader import ImageReader
 from ..inference.capabilities import Capabilities
 from ..inference.decoder import Decoder
 from ..inference.prompt_engine import PromptEngine
@@ -50,6 +51,8 @@ class OpenModel:
     capacity: int | None = None
     """Tokens that a new cache has memory for at first; None: the backend's choice."""
     graph_name: str = GRAPH
+    images: ImageReader | None = None
+    """What reads pictures, of a model that does."""
     exact_history: bool = False
     """Whether generated tokens are computed again when they become part of a prompt."""
     opening: threading.RLock = dataclasses.field(default_factory=threading.RLock)
@@ -64,6 +67,8 @@ class OpenModel:
         """Release the graph, and that with adapters; any later use of them raises `ModelError`."""
         with self.opening:
             self.graph, self.encoder = cast("Graph", ClosedGraph()), None
+            if self.images is not None:
+                self.images.close()
             if self.prompt_engine is not None:
                 self.prompt_engine.close()
             if (adapted := self.__dict__.pop("adapted", None)) is not None:
@@ -163,6 +168,7 @@ class OpenModel:
             encoder=self.encoder,
             prompt_engine=self.prompt_engine if opened is self and output == LOGITS else None,
             exact_history=self.exact_history or exact_history or output != LOGITS,
+            images=None if self.images is None else self.images.rows,
         )
 
     def for_adapter(self, name: str | None) -> OpenModel:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from ..errors import OptionError, PromptError
+from ..errors import ImageError, OptionError, PromptError
+from ..images.image_rows import LOWEST
+from ..images.in_messages import expanded, placed
 from ..inference.scoring import split_pair
 from ..options.checks import shown
 from ..options.generation_config import GenerationConfig
@@ -40,11 +42,23 @@ class PromptEncoder:
             ids = self.opened.tokenizer.encode(prompt)
         else:
             ids = read_token_ids(prompt)
-        check_vocabulary(ids, self.vocab_size)
+        check_vocabulary(ids, self.vocab_size, 0 if self.opened.images is None else LOWEST)
         if len(ids) + new_tokens > self.context_length and not any_length:
             most = self.context_length - new_tokens
             raise LongPromptError(f"the prompt has {len(ids):,} tokens; this model takes {most:,} at most. Shorten it")
         return ids
+
+    def encode_images(self, prompt: str, pictures: Sequence[object]) -> list[int]:
+        """Token ids of a text with pictures; see `Model.encode_images`."""
+        reader, about = self.opened.images, self.opened.manifest.images
+        if reader is None or about is None:
+            raise ImageError(f"{self.opened.manifest.name} reads text alone; leave the pictures out")
+        text, missing = prompt, len(pictures) - prompt.count(about.placeholder)
+        text = about.placeholder * max(missing, 0) + text
+        if (whole := expanded(text, len(pictures), about)) is None:
+            raise ImageError(f"the text has more places {about.placeholder} than there are pictures ({len(pictures)})")
+        images = [reader.read(each) for each in pictures]
+        return self.encode(placed(self.opened.tokenizer.encode(whole), images, about))
 
     def encode_whole(self, text: str, pair: str | None = None) -> tuple[list[int], list[int]]:
         """Token ids and types of what a text encoder reads, cut as its makers cut it; raises `PromptError` if there are none."""

@@ -14,6 +14,7 @@ from ..generation.continuation import Continuation, Limits
 from ..generation.engine import Engine
 from ..generation.own_context import stream_over
 from ..generation.request import Request
+from ..images.image_rows import without_images
 from ..inference.decoder import Decoder
 from ..inference.prefill import Progress
 from ..inference.prefix_cache import PrefixStore
@@ -179,11 +180,11 @@ class TextGenerator:
             constraint = None if first.constraint is None else first.constraint.fork()
         else:
             constraint = self.rules.constraint(config) if turn is None else turn.rule(self.rules, config)
-        drafter, verifier = self.drafter(prompt_ids, config, sample), None
+        drafter, verifier = self.drafter(without_images(prompt_ids), config, sample), None
         if drafter is not None and config.draft_verification == "exact":
             verifier = self.verification.verifier() if drafter.length else None
             drafter = None if verifier is None else drafter
-        return Continuation(
+        made = Continuation(
             self.opened.optional_tokenizer if turn is None else turn.tokenizer,
             prompt_ids,
             config,
@@ -194,6 +195,9 @@ class TextGenerator:
             verifier=verifier,
             source_ids=source_ids,
         )
+        if self.opened.images is not None:
+            made.images = self.opened.images.rows.of(prompt_ids)
+        return made
 
     def source_and_prompt(self, prompt: Prompt, config: GenerationConfig) -> tuple[list[int], list[int]]:
         """Return what the encoder reads and what the text continues; a decoder reads no source and continues the prompt."""

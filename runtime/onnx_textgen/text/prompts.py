@@ -68,7 +68,7 @@ def check_characters(text: str, tokens: int) -> None:
         raise LongPromptError(f"the prompt has {len(text):,} characters; this model takes {tokens:,} tokens. Shorten it")
 
 
-def check_vocabulary(ids: Sequence[int], vocab_size: int) -> None:
-    """Raise `PromptError` for an id outside the vocabulary."""
-    if wrong := [i for i in ids if not 0 <= i < vocab_size]:
+def check_vocabulary(ids: Sequence[int], vocab_size: int, least: int = 0) -> None:
+    """Raise `PromptError` for an id outside the vocabulary; `least`: the lowest, where ids below 0 name rows of pictures."""
+    if wrong := [i for i in ids if not least <= i < vocab_size]:
         raise PromptError(f"token id {shown(wrong[0])} is outside the vocabulary; ids go from 0 to {vocab_size - 1}")

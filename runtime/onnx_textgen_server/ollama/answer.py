@@ -10,6 +10,7 @@ from typing import Any
 from onnx_textgen import Model
 from onnx_textgen.answers.records import ToolCall, whole_calls
 from onnx_textgen.generation.continuation import Continuation
+from onnx_textgen.images.in_messages import as_base64
 
 from ..requests.content_parts import functions_among
 from ..requests.infill import ends_of_infill
@@ -17,7 +18,7 @@ from ..serving.chat_job import ChatCall, ChatJob
 from ..serving.jobs import ENDED_EARLY, OWN_ENDS, schema_note
 from ..serving.plain_job import PlainJob
 from ..serving.problems import Problem
-from .conversion import to_chat
+from .conversion import pictures, to_chat
 from .schema import ChatRequest, GenerateRequest
 from .wire import OLLAMA, problem_as_json
 
@@ -116,10 +117,12 @@ def answer_generate(name: str, model: Model, body: GenerateRequest, max_seconds:
             model, model.encode_infill(body.prompt, body.suffix), options | ends_of_infill(model), max_seconds, cache_salt=salt
         )
     elif body.raw or model.chat_template is None:
-        work = PlainJob(model, body.prompt, options, max_seconds, cache_salt=salt)
+        prompt = model.encode_images(body.prompt, [as_base64(each) for each in body.images]) if body.images else body.prompt
+        work = PlainJob(model, prompt, options, max_seconds, cache_salt=salt)
     else:
-        chat = [{"role": "system", "content": body.system}] if body.system else []
-        chat.append({"role": "user", "content": body.prompt})
+        chat: list[dict[str, Any]] = [{"role": "system", "content": body.system}] if body.system else []
+        content = [*pictures(body.images), {"type": "text", "text": body.prompt}] if body.images else body.prompt
+        chat.append({"role": "user", "content": content})
         inputs = body.thinking_inputs(name, thinks=model.chats.thinks)
         work = ChatJob(name, model, ChatCall(chat, inputs, options, cache_salt=salt), max_seconds)
     return Answer(name, work, as_response, "text_completion")

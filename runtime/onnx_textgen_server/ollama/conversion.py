@@ -9,12 +9,17 @@ from ..requests.turns import append_message, written
 from .schema import Message
 
 
+def pictures(given: Sequence[Any] | None) -> list[dict[str, Any]]:
+    """Pictures in base64 as parts of a content."""
+    return [{"type": "image", "base64": each} for each in given or ()]
+
+
 def to_chat(messages: Sequence[Message]) -> list[dict[str, Any]]:
     """The messages. Calls without ids get some; a result belongs to the first open call of its tool."""
     chat, open_calls, count = list[dict[str, Any]](), list[tuple[str, str]](), 0
     for message in messages:
         text = message.content or ""
-        parts = [{"type": "text", "text": text}, *({"type": "image"} for _ in message.images or ())]
+        parts = [{"type": "text", "text": text}, *pictures(message.images)]
         made: dict[str, Any] = {"role": message.role, "content": parts if message.images else text}
         if message.thinking:
             made["reasoning_content"] = message.thinking

@@ -24,19 +24,10 @@ UNLOAD = (0, "0", "0s", "0m")
 """Values of `keep_alive` by which a client has a model unloaded."""
 
 
-def refuse_images(given: list[Any] | None) -> None:
-    """Allow only none."""
-    if given:
-        raise ValueError("the models here read text; leave the images out")
-
-
 def refuse_context(given: list[int] | None) -> None:
     """Allow only none."""
     if given:
         raise ValueError("conversations are continued by /api/chat with messages; leave context out")
-
-
-NoImages = Annotated[list[Any] | None, AfterValidator(refuse_images)]
 
 
 class CalledFunction(Body):
@@ -142,7 +133,7 @@ class GenerateRequest(TextRequest):
     system: str | None = None
     raw: bool = False
     """Continue the prompt itself, without the chat template."""
-    images: NoImages = None
+    images: list[Any] | None = None
     template: Annotated[str | None, AfterValidator(refuse_template)] = None
     context: Annotated[list[int] | None, AfterValidator(refuse_context)] = None
 

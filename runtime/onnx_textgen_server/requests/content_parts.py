@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, model_validator
 
 from onnx_textgen.chat.parts import kind_of
 from onnx_textgen.errors import LOG
+from onnx_textgen.images.in_messages import TYPES
 from onnx_textgen.options.checks import shown
 
 from .body import Body
@@ -17,12 +18,19 @@ TEXTS = frozenset({"text", "input_text", "output_text", "refusal"})
 
 
 class Part(Body):
-    """A part of a content: a text, or what no model here reads, of which only the type is kept."""
+    """A part of a content: a text, a picture, or what no model here reads, of which only the type is kept.
+
+    Of a picture, what may name a file of this machine is not kept: pictures come with the request.
+    """
 
     model_config = ConfigDict(extra="ignore")
     type: str
     text: str | None = None
     refusal: str | None = Field(default=None, repr=False)
+    image_url: Any = Field(default=None, repr=False)
+    """A data URL, in OpenAI's forms."""
+    source: Any = Field(default=None, repr=False)
+    """Base64, in Anthropic's form."""
 
     @model_validator(mode="after")
     def has_text(self) -> Part:
@@ -34,6 +42,9 @@ class Part(Body):
     def as_data(self) -> dict[str, Any]:
         """The part as the runtime takes it."""
         text = self.refusal if self.text is None else self.text
+        if self.type in TYPES:
+            given = {"image_url": self.image_url, "source": self.source}
+            return {"type": self.type, **{key: value for key, value in given.items() if value is not None}}
         return {"type": "text", "text": text} if self.type in TEXTS else {"type": self.type}
 
 

@@ -45,6 +45,7 @@ def hold_session(
     threads: options.ThreadsOption = None,
     assistant_model: options.AssistantOption = None,
     prefix_folder: options.PrefixOption = None,
+    image: options.ImageOption = None,
     stats: options.StatsOption = True,
     generation: Mapping[str, Any],
 ) -> None:
@@ -57,6 +58,7 @@ def hold_session(
         onnx-textgen chat owner/name
         onnx-textgen chat DIR --system "You answer in one sentence."
         onnx-textgen chat DIR --tools my_tools.py
+        onnx-textgen chat DIR --image photo.jpg
     """
     own = None if tools is None else read_tools(tools)
 
@@ -81,6 +83,8 @@ def hold_session(
     loaded.generator.config(chat.options)  # raises now for options that would fail at every question
     if "adapter" in generation:
         loaded.generator.for_adapter(generation["adapter"])
+    for file in image or ():
+        chat.add_picture(file)
     screen.note(GREETING)
     with line_input.history():
         converse(chat)

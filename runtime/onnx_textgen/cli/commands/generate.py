@@ -38,6 +38,7 @@ def generate_text(
     threads: options.ThreadsOption = None,
     assistant_model: options.AssistantOption = None,
     prefix_folder: options.PrefixOption = None,
+    image: options.ImageOption = None,
     show_tokens: Annotated[
         bool, typer.Option("--show-tokens", help="Colour each token by its probability; without colours, a line for each.")
     ] = False,
@@ -59,16 +60,17 @@ def generate_text(
     config = loaded.generator.config(generation, searches=not show_tokens and assistant_model is None)
     options.check_assistant(assistant_model, config)
     shows_logprobs = "logprobs" in generation and not as_json
+    asked = with_pictures(loaded, start, image)
     if config.has_several_texts:
         refuse_displays(show_tokens=show_tokens, shows_logprobs=shows_logprobs)
         with ctrl_c_cancels() as cancel:
-            answer = screen.answer_of(loaded.generate(start, cancel=cancel, **generation))
+            answer = screen.answer_of(loaded.generate(asked, cancel=cancel, **generation))
         if not as_json:
             write_texts(answer, start, loaded)
     else:
         wanted = {"logprobs": 0, **generation} if show_tokens else generation
         show = None if as_json else make_display(start, loaded, show_tokens=show_tokens, shows_logprobs=shows_logprobs)
-        answer = screen.collect(loaded.stream(start, on_progress=screen.prefill_progress, **wanted), show)
+        answer = screen.collect(loaded.stream(asked, on_progress=screen.prefill_progress, **wanted), show)
     if as_json:
         screen.print_json(answer.as_json())
     else:
@@ -80,6 +82,15 @@ def generate_text(
     if answer.follows_rule is False:
         screen.note(f"error: {CUT_OFF} (stop: {answer.finish_reason}); allow more tokens with --max-new-tokens")
         raise typer.Exit(1)
+
+
+def with_pictures(model: Model, prompt: str | list[int], files: list[str] | None) -> str | list[int]:
+    """The prompt with the pictures in these files."""
+    if not files:
+        return prompt
+    if not isinstance(prompt, str):
+        raise OptionError("--image needs a prompt that is text; leave --token-ids out")
+    return model.encode_images(prompt, files)
 
 
 def refuse_displays(*, show_tokens: bool, shows_logprobs: bool) -> None:

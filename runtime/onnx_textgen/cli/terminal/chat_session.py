@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 from ...answers.records import tool_result
 from ...chat.own_functions import MOST_ROUNDS, TOO_MANY_ROUNDS
 from ...errors import OptionError, PromptError, did_you_mean
+from ...images.in_messages import shown
+from ...images.pictures import as_data_url
 from . import chat_answer, chat_settings, line_input, screen, tables
 
 if TYPE_CHECKING:
@@ -32,6 +34,8 @@ class Exchange:
     question: str
     start: int
     """In messages of a chat, or tokens of a text."""
+    pictures: tuple[str, ...] = ()
+    """Data URLs of the pictures that it is about."""
 
 
 class Chat:
@@ -63,6 +67,8 @@ class Chat:
         self.exchanges: list[Exchange] = []
         self.system, self.last = "", ""
         self.retries = 0
+        self.pictures: tuple[str, ...] = ()
+        """Data URLs of the pictures for the next question."""
         if system:
             self.set_system(system)
 
@@ -90,7 +96,7 @@ class Chat:
         """Append a question and write the answer; Ctrl-C keeps the answer so far. An empty question continues a text."""
         if self.is_chat and not question:
             return
-        exchange = Exchange(question, self.length)
+        exchange = Exchange(question, self.length, self.pictures)
         try:
             self.append(question)
             before = self.session.token_ids
@@ -102,6 +108,7 @@ class Chat:
             if isinstance(error, PromptError) and self.exchanges:
                 raise PromptError(f"{error}; /undo and /reset shorten the session") from error
             raise
+        self.pictures = ()
         has_shifted = not self.is_chat and self.session.token_ids[: len(before)] != before
         self.exchanges = [] if has_shifted else [*self.exchanges, exchange]  # a shift of the context makes all starts wrong
         self.last = screen.stats_line(answer, is_drawn=self.model.generator.config(self.options).is_drawn)
@@ -112,9 +119,10 @@ class Chat:
         """Append a question to the session; the system prompt comes with the first one, because many templates refuse it alone."""
         if self.is_chat:
             opening = [message("system", self.system)] if self.system and not self.session.messages else []
-            self.session.append([*opening, message("user", question)])
-        elif question:
-            self.session.append(f"\n{question}" if len(self.session) else question)
+            self.session.append([*opening, message("user", question, self.pictures)])
+        elif question or self.pictures:
+            text = f"\n{question}" if len(self.session) else question
+            self.session.append(self.model.encode_images(text, self.pictures) if self.pictures else text)
 
     def answer(self) -> screen.Answer:
         """Stream an answer to stdout, and end its line also after Ctrl-C or an error."""
@@ -204,12 +212,23 @@ class Chat:
                 self.generation["seed"] = seed + self.retries
             self.exchanges.pop()
             self.rewind(last.start)
+            self.pictures = last.pictures
             self.ask(last.question)
         except BaseException:
             self.session, self.exchanges = kept, exchanges
             raise
         finally:
             self.generation["seed"] = seed
+
+    def add_picture(self, file: str) -> None:
+        """Read a picture, which the next question is about."""
+        if not self.model.reads_images:
+            raise OptionError(f"{self.model.manifest.name} reads text alone; /model NAME takes another one")
+        picture = as_data_url(file_name(file, "/image").strip("\"'"))
+        self.model.encode_images("", [picture])  # raises for a file that is no picture, and reads it before the question
+        self.pictures = (*self.pictures, picture)
+        count = len(self.pictures)
+        screen.note(f"{'a picture' if count == 1 else f'{count} pictures'} for the next question")
 
     def undo(self, _: str) -> None:
         """Remove the last question and its answer."""
@@ -232,7 +251,7 @@ class Chat:
         self.system = next((str(each.get("content")) for each in messages[:1] if each.get("role") == "system"), "")
         # The saved file of a plain text does not say where its questions begin, so they cannot be undone.
         asked = [number for number, each in enumerate(messages) if each.get("role") == "user"]
-        self.exchanges = [Exchange(str(messages[at].get("content")), at if number else 0) for number, at in enumerate(asked)]
+        self.exchanges = [Exchange(shown(messages[at].get("content")), at if number else 0) for number, at in enumerate(asked)]
         found = f"{len(messages)} messages" if messages else "a text"
         screen.note(f"loaded {file}: {found}, {len(self.session):,} tokens")
         text = self.transcript()
@@ -243,7 +262,7 @@ class Chat:
         if not self.session.messages:
             return self.session.text
         turns = [each for each in self.session.messages if each.get("role") != "system" and each.get("content")]
-        return "\n".join(f"{'> ' if each.get('role') == 'user' else ''}{each.get('content')}" for each in turns)
+        return "\n".join(f"{'> ' if each.get('role') == 'user' else ''}{shown(each.get('content'))}" for each in turns)
 
     def set_adapter(self, name: str) -> None:
         """Answer with one of the package's LoRA adapters from now on, or with none for an empty `name`."""
@@ -333,6 +352,7 @@ class Command:
 
 COMMANDS: Mapping[str, Command] = {
     "/system": Command(Chat.set_system, "TEXT", "set the system prompt; without TEXT remove it"),
+    "/image": Command(Chat.add_picture, "FILE", "ask about a picture: the next question has it"),
     "/retry": Command(Chat.retry, "", "answer again, with another seed"),
     "/undo": Command(Chat.undo, "", "remove the last question and its answer"),
     "/save": Command(Chat.save, "FILE", "save the session in a file"),
@@ -373,9 +393,10 @@ def show_lines(lines: Sequence[tuple[str, str]]) -> None:
     tables.print_lines(lines, stderr=True)
 
 
-def message(role: str, content: str) -> dict[str, str]:
+def message(role: str, content: str, pictures: Sequence[str] = ()) -> dict[str, Any]:
     """One turn of a chat."""
-    return {"role": role, "content": content}
+    parts = [*({"type": "image", "image": each} for each in pictures), {"type": "text", "text": content}]
+    return {"role": role, "content": parts if pictures else content}
 
 
 def file_name(argument: str, command: str) -> str:

@@ -1,0 +1,121 @@
+"""Pictures in the messages of a chat: found in the forms of all APIs, and put where the chat template has their places."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ..errors import ImageError, TemplateError
+from ..options.checks import shown as quoted
+from ..package.manifest import ImageRecord
+from .image_rows import ReadImage
+from .pictures import as_data_url, bytes_of_base64
+
+TYPES = ("image", "image_url", "input_image")
+PLACE: dict[str, str] = {"type": "image"}
+"""The place of a picture in a message, as chat templates know it."""
+MARK = "\uf8ff(picture)\uf8ff"
+"""The place in a text, for a template that knows no parts."""
+NOT_FETCHED = "pictures at an address are not fetched; give a data URL with base64"
+Message = Mapping[str, Any]
+
+
+def is_picture(part: object) -> bool:
+    """Return whether a part of a content is a picture, in any API's form."""
+    return isinstance(part, Mapping) and part.get("type") in TYPES
+
+
+def source_of(part: Mapping[str, Any]) -> object:
+    """What `read_picture` reads of a part; raises `ImageError` for a part that has nothing of the kind.
+
+    >>> source_of({"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBO"}})
+    'data:image/png;base64,iVBO'
+    """
+    if (given := part.get("image")) is not None:
+        return given
+    for key in ("image_url", "url"):
+        if (address := part.get(key)) is not None:
+            return as_address(address.get("url") if isinstance(address, Mapping) else address)
+    if isinstance(source := part.get("source"), Mapping):  # Anthropic's form
+        if source.get("type") == "url":
+            return as_address(source.get("url"))
+        return as_base64(source.get("data"))
+    if (path := part.get("path")) is not None:
+        return path
+    if part.get("base64") is not None:
+        return as_base64(part["base64"])
+    raise ImageError(f'a part of the type {quoted(part.get("type"))} has no picture; give {{"type": "image", "image": "FILE"}}')
+
+
+def as_address(address: object) -> str:
+    """A data URL; raises `ImageError` for any other address."""
+    if not isinstance(address, str) or not address.lower().startswith("data:"):
+        raise ImageError(f"{NOT_FETCHED}, found {quoted(address)}")
+    return address
+
+
+def as_base64(data: object) -> bytes:
+    """The bytes of a picture in base64."""
+    if not isinstance(data, str):
+        raise ImageError(f"a picture should be base64, found {quoted(data)}")
+    return bytes_of_base64(data)
+
+
+def without_pictures(messages: Sequence[Message]) -> tuple[list[dict[str, Any]], list[object]]:
+    """Messages with `PLACE` for each picture, and the pictures in their order."""
+    made, found = list[dict[str, Any]](), list[object]()
+    for message in messages:
+        content, changed = message.get("content"), dict(message)
+        if isinstance(content, list | tuple):
+            found += [source_of(part) for part in content if is_picture(part)]
+            changed["content"] = [dict(PLACE) if is_picture(part) else part for part in content]
+        made.append(changed)
+    return made, found
+
+
+def kept(message: Message) -> Message:
+    """A message that holds its pictures as texts, for a session: a file may change, and an array cannot be saved."""
+    content = message.get("content")
+    if not isinstance(content, list | tuple) or not any(map(is_picture, content)):
+        return message
+    parts = [PLACE | {"image": as_data_url(source_of(part))} if is_picture(part) else part for part in content]
+    return {**message, "content": parts}
+
+
+def shown(content: object) -> str:
+    """The text of a content for a person, with its pictures named."""
+    if not isinstance(content, list | tuple):
+        return str(content or "")
+    return " ".join("[picture]" if is_picture(part) else str(part.get("text", "")) for part in content if isinstance(part, Mapping))
+
+
+def places_in(messages: Sequence[Message]) -> int:
+    """How many pictures have a place in messages."""
+    contents = [message.get("content") for message in messages]
+    return sum(part == PLACE for content in contents if isinstance(content, list) for part in content)
+
+
+def as_text(messages: Sequence[Message]) -> list[dict[str, Any]]:
+    """Messages with a mark in the text for each place, for a template that writes no parts."""
+    made = list[dict[str, Any]]()
+    for message in messages:
+        content = message.get("content")
+        if isinstance(content, list):
+            content = [{"type": "text", "text": f"{MARK}\n"} if part == PLACE else part for part in content]
+        made.append({**message, "content": content})
+    return made
+
+
+def expanded(text: str, count: int, record: ImageRecord) -> str | None:
+    """A rendered chat with what each picture becomes in its place; None if it has another number of places."""
+    text = text.replace(MARK, record.placeholder)
+    return text.replace(record.placeholder, record.expansion) if text.count(record.placeholder) == count else None
+
+
+def placed(ids: Sequence[int], images: Sequence[ReadImage], record: ImageRecord) -> list[int]:
+    """Ids in which the tokens of pictures are the ids of their rows; raises `TemplateError` if their number is another."""
+    rows: Iterator[int] = (each for image in images for each in image.ids)
+    made = [next(rows, -1) if each == record.token_id else each for each in ids]
+    if sum(each == record.token_id for each in ids) != sum(len(image.ids) for image in images):
+        raise TemplateError("the text has other places for pictures than there are pictures; export the model again")
+    return made
