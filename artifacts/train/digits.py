@@ -1,7 +1,7 @@
 """Trains `digits`: a model of half a million parameters that reads the number in a picture of 64 x 64 pixels.
 
 Its parts are those of LLaVA: a SigLIP encoder, a projection of two layers, and a Llama decoder. Numbers of one to three digits are
-drawn in any two colors of enough contrast, at any place, turned, blurred and noisy.
+drawn dark on light or light on dark, at any place, in many sizes, turned, blurred and noisy.
 
     python -m artifacts.train.digits --out runs/digits
 """
@@ -48,17 +48,17 @@ QUESTIONS = {
     "last": ("What is the last digit?", "Which digit comes last?"),
 }
 SHARES = {"number": 0.7, "count": 0.1, "first": 0.1, "last": 0.1}
-BATCH, RATE, WARM_UP, HELD_OUT = 64, 1.5e-3, 200, 2000
+LIGHT = 0.8
+"""The share of pictures with dark digits on a light ground."""
+BATCH, RATE, MATRIX_RATE, WARM_UP, HELD_OUT = 64, 1e-3, 0.01, 200, 2000
 Pixels = npt.NDArray[np.uint8]
 
 
 def draw_number(draw: np.random.Generator) -> tuple[str, Pixels]:
     """A number of one to three digits, and a picture of it [64, 64, 3]."""
     number = str(draw.integers(0, 10 ** draw.integers(1, 4)))
-    while True:
-        back, front = draw.integers(0, 256, (2, 3))
-        if abs(float(np.dot(back - front, (0.3, 0.59, 0.11)))) > 70:
-            break
+    light, dark = draw.integers(150, 256, 3), draw.integers(0, 90, 3)
+    back, front = (light, dark) if draw.random() < LIGHT else (dark, light)
     largest = min(40, int(92 / len(number)))
     font = ImageFont.load_default(int(draw.integers(min(17, largest - 1), largest)))
     picture = Image.new("RGB", (SIZE, SIZE), tuple(map(int, back)))
@@ -66,10 +66,10 @@ def draw_number(draw: np.random.Generator) -> tuple[str, Pixels]:
     room = SIZE - 4 - np.array((right - left, bottom - top))
     place = 2 + draw.random(2) * np.maximum(room, 0) - (left, top)
     ImageDraw.Draw(picture).text((float(place[0]), float(place[1])), number, fill=tuple(map(int, front)), font=font)
-    picture = picture.rotate(float(draw.uniform(-9, 9)), Image.Resampling.BICUBIC, fillcolor=tuple(map(int, back)))
+    picture = picture.rotate(float(draw.uniform(-7, 7)), Image.Resampling.BICUBIC, fillcolor=tuple(map(int, back)))
     if draw.random() < 0.3:
         picture = picture.filter(ImageFilter.GaussianBlur(float(draw.uniform(0.2, 0.9))))
-    noise = draw.normal(0, draw.uniform(0, 14), (SIZE, SIZE, 3))
+    noise = draw.normal(0, draw.uniform(0, 10), (SIZE, SIZE, 3))
     return number, np.clip(np.asarray(picture) + noise, 0, 255).astype(np.uint8)
 
 
@@ -130,10 +130,21 @@ def numbers_of(pictures: Sequence[Pixels]) -> Tensor:
     return (torch.from_numpy(np.stack(pictures)).permute(0, 3, 1, 2).float() / 255 - 0.5) / 0.5
 
 
-def rates(steps: int) -> Iterator[float]:
-    """The learning rate of each step: a short rise, then half a cosine."""
+def factors(steps: int) -> Iterator[float]:
+    """The factor of the learning rates at each step: a short rise, then half a cosine."""
     for step in range(steps):
-        yield RATE * min(1, (step + 1) / WARM_UP) * 0.5 * (1 + math.cos(math.pi * step / steps))
+        yield min(1, (step + 1) / WARM_UP) * 0.5 * (1 + math.cos(math.pi * step / steps))
+
+
+def make_optimizers(model: LlavaForConditionalGeneration) -> list[torch.optim.Optimizer]:
+    """Muon for the layers' matrices, AdamW for the rest."""
+    matrices = [each for name, each in model.named_parameters() if each.ndim == 2 and ".layers." in name]
+    chosen = set(map(id, matrices))
+    others = [each for each in model.parameters() if id(each) not in chosen]
+    return [
+        torch.optim.Muon(matrices, lr=MATRIX_RATE, weight_decay=0.05, momentum=0.95),
+        torch.optim.AdamW(others, lr=RATE, weight_decay=0.05, betas=(0.9, 0.95)),
+    ]
 
 
 def right_answers(model: LlavaForConditionalGeneration, tokenizer: PreTrainedTokenizerFast, count: int, seed: int) -> float:
@@ -168,7 +179,7 @@ def main() -> None:
     """Train, and print the loss and the share of right answers."""
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     asked.add_argument("--out", type=Path, required=True)
-    asked.add_argument("--steps", type=int, default=9000)
+    asked.add_argument("--steps", type=int, default=6000)
     asked.add_argument("--threads", type=int)
     given = asked.parse_args()
     if given.threads:
@@ -176,17 +187,18 @@ def main() -> None:
     tokenizer = make_tokenizer()
     model, draw = make_model(tokenizer), np.random.default_rng(1)
     print(f"{sum(each.numel() for each in model.parameters()):,} parameters", flush=True)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.05, betas=(0.9, 0.95))
+    optimizers = make_optimizers(model)
     began, losses = time.monotonic(), list[float]()
-    for step, rate in enumerate(rates(given.steps), 1):
-        for group in optimizer.param_groups:
-            group["lr"] = rate
+    for step, factor in enumerate(factors(given.steps), 1):
+        for optimizer, rate in zip(optimizers, (MATRIX_RATE, RATE), strict=True):
+            optimizer.param_groups[0]["lr"] = rate * factor
+            optimizer.zero_grad()
         ids, labels, pixels = examples(draw, tokenizer, BATCH)
         loss = model(input_ids=ids, pixel_values=pixels, labels=labels, attention_mask=(ids != tokenizer.pad_token_id).long()).loss
-        optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
+        for optimizer in optimizers:
+            optimizer.step()
         losses.append(float(loss.detach()))
         if step % 250 == 0 or step == given.steps:
             right = right_answers(model, tokenizer, 200, seed=7)

@@ -162,6 +162,7 @@ def export_source(
             image_writer.write(folder)
             report("compare, pictures")
             proven.more["images"] = image_writer.prove(folder, roundings).as_record()
+            images = dataclasses.replace(images, record=image_writer.record(folder))
         write_adapters(folder, adapters)
         kept = prove_adapters(source, weights, folder, ids, adapters=adapters, roundings=roundings, options=options, report=report)
         manifest = make_manifest(source, assets, folder, proven, rounded, weights=weights, options=options)

@@ -12,11 +12,13 @@ import onnx_ir as ir
 import torch
 from torch import nn
 
+from onnx_textgen.images.golden import SIZES, golden_picture, numbers_of
 from onnx_textgen.package.manifest import (
     IMAGE_PROCESSOR_GRAPH,
     MOST_IMAGE_TOKENS,
     VISION_GRAPH,
     VISION_WEIGHTS,
+    GoldenPicture,
     ImageRecord,
     Precision,
 )
@@ -39,6 +41,8 @@ from .options import ExportOptions
 
 VISION_BLOCKS = (64, 32, 16)
 """Blocks of the codes of 8 bits in which a quantised package stores its vision part, the largest first."""
+TOLERANCES: dict[Precision, float] = {"fp32": 1e-3, "fp16": 0.02, "int8": 0.05, "int4": 0.05}
+"""How far the numbers of golden pictures may be from the export's on another processor, by precision."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -141,6 +145,15 @@ class ImageWriter:
         """Settings of the passes for the vision part."""
         precision: Precision = "int8" if form is not None else "fp32"
         return Settings(self.options.target, self.source.geometry.context_length, precision, form, has_cache=False)
+
+    def record(self, folder: Path) -> ImageRecord:
+        """What the manifest says of pictures, with golden ones."""
+        reader, found = self.proof.reader_of(folder), list[GoldenPicture]()
+        for height, width in SIZES:
+            rows = reader.read_pixels(golden_picture(height, width)).rows
+            found.append(GoldenPicture(height, width, tuple(round(each, 6) for each in numbers_of(rows))))
+        tolerance = TOLERANCES[self.options.chosen_precision]
+        return dataclasses.replace(self.images.record, golden=tuple(found), tolerance=tolerance)
 
     def prove(self, folder: Path, roundings: Roundings | None) -> Proven:
         """Compare a folder with PyTorch from pixels to tokens; raises `ExportError` where they differ too much."""

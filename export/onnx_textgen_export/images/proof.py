@@ -121,15 +121,12 @@ class ImageProof:
 
     def prove(self, folder: Path, levels_apart: float, *, precision: Precision, roundings: Roundings | None) -> Proven:
         """Compare rows, logits and greedy tokens; raises `ExportError` where they differ too much."""
-        vision = open_session(folder / VISION_GRAPH, device="cpu")
-        with as_export_error():
-            reader = ImageReader(open_session(folder / IMAGE_PROCESSOR_GRAPH, device="cpu"), vision, self.record, self.width)
         error, cosine = self.rows_of(folder)
         if cosine < ROWS_COSINE[precision]:
             raise ExportError(f"the rows of pictures disagree with PyTorch's (cosine {cosine:.6f}), so nothing was written")
         opened = opened_for_proof(self.source, folder / "model.onnx", precision=precision, roundings=roundings)
         with as_export_error(), opened as (session, changes, tolerance), self.weights.present(changes):
-            known = reader.rows
+            known = self.reader_of(folder).rows
             reads = self.reads()
             images = [
                 ReadImage(bytes([number]), self.part.rehearse(tuple(each.pixels.values())).numpy())
@@ -155,6 +152,12 @@ class ImageProof:
         """Of a row."""
         assert self.source.images is not None, "the decoder reads pictures"
         return self.source.images.width
+
+    def reader_of(self, folder: Path) -> ImageReader:
+        """The graphs of a folder; raises `ExportError` if they do not fit the decoder."""
+        with as_export_error():
+            processor, vision = (open_session(folder / name, device="cpu") for name in (IMAGE_PROCESSOR_GRAPH, VISION_GRAPH))
+            return ImageReader(processor, vision, self.record, self.width)
 
     def rows_of(self, folder: Path) -> tuple[float, float]:
         """The largest error of a folder's rows relative to the largest number, and the smallest cosine."""

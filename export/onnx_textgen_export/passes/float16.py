@@ -55,6 +55,8 @@ def to_float16(model: ir.Model) -> None:
     for value in (*graph.inputs, *graph.outputs):
         if value.dtype == FLOAT:
             set_type(value, HALF)
+            if value.const_value is not None:  # the default of an optional input
+                value.const_value = ir.tensor(value.const_value.numpy().astype(np.float16), name=value.name)
 
 
 def is_float(value: ir.Value | None) -> bool:

@@ -33,8 +33,8 @@ class ImagePart:
     @contextlib.contextmanager
     def reading(self, ids: Tensor, rows: Tensor) -> Iterator[None]:
         """Within the context, the embedding of an id below 0 is its row of `rows` [rows, width]."""
-        padded = torch.cat([rows, rows.new_zeros(1, self.width)])  # a text without images has no rows, and a Gather needs one
-        chosen = padded[(-1 - ids).clamp(min=0)]
+        padded = torch.cat([rows, torch.zeros(1, self.width)])  # a text without images has no rows, and a Gather needs one
+        chosen = nn.functional.embedding((-1 - ids).clamp(min=0), padded)
 
         def replace(_: nn.Module, __: object, output: Tensor) -> Tensor:
             return torch.where((ids < 0).unsqueeze(-1), chosen, output)

@@ -133,7 +133,7 @@ def decoded(content: bytes) -> Pixels:
 def of_image(opened: Callable[[], Image]) -> Pixels:
     """The pixels of an image of Pillow, whose size is checked before they are read."""
     with explain_missing("reading pictures", "images"):
-        from PIL import ImageOps, UnidentifiedImageError  # noqa: PLC0415 - not installed everywhere
+        from PIL import Image, ImageOps, UnidentifiedImageError  # noqa: PLC0415 - not installed everywhere
     try:
         with quiet_pillow():
             image = opened()
@@ -142,6 +142,8 @@ def of_image(opened: Callable[[], Image]) -> Pixels:
             return rgb(ImageOps.exif_transpose(image))
     except ImageError:
         raise
+    except Image.DecompressionBombError as error:  # of a size that Pillow itself refuses
+        raise ImageError(f"the picture has too many pixels; {MOST_PIXELS:,} in all are taken here. Make it smaller") from error
     except UnidentifiedImageError as error:
         raise ImageError(f"the picture is of no format that is read here ({', '.join(FORMATS)})") from error
     except Exception as error:  # Pillow's decoders raise many types for damaged files

@@ -69,7 +69,7 @@ NEWER = frozenset(
 """Entries that the first versions of this format do not know."""
 FLOAT32_LEVELS = (0, 1)
 """The accuracy levels of quantised products at which their inputs are not rounded; at 4 they are rounded to 8 bits."""
-MOST_IMAGE_TOKENS = 2**14
+MOST_IMAGE_TOKENS, MOST_GOLDEN = 2**14, 2**10
 LARGEST_SIZE = 2**24
 """Limit for each number of a geometry. The longest contexts are 10 million tokens; a row of 2**24 logits takes 64 MiB."""
 
@@ -196,9 +196,7 @@ class GoldenPicture:
     width: int
     """Of the picture, which `golden_picture` draws."""
     numbers: tuple[float, ...]
-    """The first of each of its rows."""
-    new_ids: tuple[int, ...] = ()
-    """The most likely ids after it."""
+    """One of each of its rows."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -403,6 +401,8 @@ def check_images(manifest: Manifest) -> None:
     for name in (IMAGE_PROCESSOR_GRAPH, VISION_GRAPH):
         if name not in manifest.files:
             raise PackageError(f"{MANIFEST} says how pictures are read, and lists no {name}; export the model again")
+    if any(not 1 <= side <= MOST_GOLDEN for each in about.golden for side in (each.height, each.width)):
+        raise PackageError(f"images.golden should have pictures of 1 to {MOST_GOLDEN:,} pixels an edge; export the model again")
     if not 1 <= about.tokens <= MOST_IMAGE_TOKENS or not about.placeholder or about.token_id < 0:
         most = f"{MOST_IMAGE_TOKENS:,}"
         raise PackageError(f"images should have a placeholder and 1 to {most} tokens, found {about!s:.100}; export the model again")

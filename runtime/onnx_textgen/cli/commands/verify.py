@@ -111,8 +111,9 @@ def verify_package(
         verify_elsewhere(elsewhere, path, manifest, lambda: ours().new_context(), say=say, as_json=as_json)
         return
     replays = replay_golden(path, manifest, device, threads, say)
+    pictures = reread_pictures(path, manifest, device, threads, say)
     scenarios = compare_with(compare, path, against, adapter) if compare is not None and against is not None else []
-    is_right = all(one.is_right for one in replays) and all(one.get("admitted", True) for one in scenarios)
+    is_right = pictures and all(one.is_right for one in replays) and all(one.get("admitted", True) for one in scenarios)
     if as_json:
         golden = [{**dataclasses.asdict(one), "is_right": one.is_right} for one in replays]
         screen.print_json({"is_right": is_right, "files": len(manifest.files), "golden": golden, "scenarios": list(scenarios)})
@@ -121,6 +122,22 @@ def verify_package(
         tables.show_table(certificate.scenario_table(scenarios))
     if not is_right:
         raise typer.Exit(1)
+
+
+def reread_pictures(path: Path, manifest: Manifest, device: str, threads: int | None, say: Callable[[str], None]) -> bool:
+    """Read the golden pictures of a model that reads pictures again, and say the result; returns whether they are right."""
+    if (about := manifest.images) is None:
+        return True
+    from ...images.golden import reread  # noqa: PLC0415
+
+    with options.load_model(str(path), device, threads) as model:
+        reader = model.generator.opened.images
+        assert reader is not None, "the manifest has images"
+        errors = [reread(reader, each) for each in about.golden]
+    is_right = all(error <= about.tolerance for error in errors)
+    found = f"largest error {max(errors, default=0):.1e}, limit {about.tolerance:g}"
+    say(f"pictures: {len(errors)} read again, {found}{'' if is_right else ': they differ'}")
+    return is_right
 
 
 def verify_text_encoder(

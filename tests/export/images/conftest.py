@@ -1,0 +1,5 @@
+"""Exports of models that read pictures, which need Pillow."""
+
+import pytest
+
+pytest.importorskip("PIL")

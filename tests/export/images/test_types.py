@@ -1,0 +1,110 @@
+"""Types of models that read pictures are exported with proof, or refused in one line; none gives other tokens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import onnx_textgen
+from onnx_textgen_export import export
+from onnx_textgen_export.errors import ExportError
+from onnx_textgen_export.images.processors import Processor, own_processor
+from support.image_checkpoints import KINDS, REFUSED, noise, write_checkpoint
+
+TEXTS = ("What is this? ", " Say it.")
+COUNT = 24
+
+
+def by_transformers(model: Any, processor: Any, text: str, pictures: list[Any], switches: dict[str, bool]) -> list[int]:
+    """Greedy ids after a text with pictures, by transformers alone."""
+    images = [Image.fromarray(each) for each in pictures]
+    given = processor(text=[text], images=images, return_tensors="pt", **switches)
+    with torch.no_grad():
+        found = model.generate(**given, do_sample=False, max_new_tokens=COUNT, min_new_tokens=COUNT)
+    ids: list[int] = found[0, given["input_ids"].shape[1] :].tolist()
+    return ids
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model_type", KINDS)
+def test_a_type_writes_what_transformers_writes(model_type: str, tmp_path: Path) -> None:
+    module = write_checkpoint(model_type, tmp_path / "checkpoint", KINDS[model_type])
+    ours = onnx_textgen.load(export(tmp_path / "checkpoint", tmp_path / "package").folder, device="cpu", threads=1)
+    about = ours.manifest.images
+    assert about is not None
+    assert ours.manifest.certificate["images"]["greedy_tokens"] >= 40
+    own = own_processor(tmp_path / "checkpoint", module.config)
+    switches = {name: False for name in ("do_image_splitting", "crop_to_patches") if hasattr(own.image_processor, name)}
+    picture = noise(40, 66)
+    # The same numbers for both: a pixel that is rounded otherwise can change a token of a random model.
+    small = np.asarray(Image.fromarray(picture).resize((28, 28)))
+    for pictures in ([small], [small, np.ascontiguousarray(small[::-1])]):
+        text = about.placeholder.join((*TEXTS, "")[: len(pictures) + 1])
+        wanted = by_transformers(module, own, text, pictures, switches)
+        found = ours.generate(ours.encode_images(text, pictures), temperature=0, max_new_tokens=COUNT, ignore_eos=True)
+        assert list(found.token_ids) == wanted
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model_type", REFUSED)
+def test_other_types_are_refused_in_one_line(model_type: str, tmp_path: Path) -> None:
+    kind, why = REFUSED[model_type]
+    write_checkpoint(model_type, tmp_path / "checkpoint", kind)
+    with pytest.raises(ExportError, match=why) as error:
+        export(tmp_path / "checkpoint", tmp_path / "package")
+    assert "\n" not in str(error.value) and "--text-only" in str(error.value)
+    assert not (tmp_path / "package").exists()
+
+
+@pytest.mark.slow
+def test_without_pictures_the_text_part_is_exported(tmp_path: Path) -> None:
+    kind, _ = REFUSED["gemma3"]
+    write_checkpoint("gemma3", tmp_path / "checkpoint", kind)
+    package = export(tmp_path / "checkpoint", tmp_path / "package", text_only=True)
+    assert package.manifest.images is None and not (package.folder / "vision.onnx").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["fp16", "int8", "int4"])
+def test_rounded_packages_are_proved_with_pictures(precision: Any, tmp_path: Path) -> None:
+    write_checkpoint("llava", tmp_path / "checkpoint", KINDS["llava"])
+    package = export(tmp_path / "checkpoint", tmp_path / "package", precision=precision)
+    found = package.manifest.certificate["images"]
+    assert max(each["logits_error"] for each in found["scenarios"]) < (0.02 if precision == "fp16" else 1e-4)
+    assert found["rows_cosine"] > 0.995
+    model = onnx_textgen.load(package.folder, device="cpu", threads=1)
+    assert model.generate(model.encode_images("x", [noise(30, 30)]), max_new_tokens=4).token_ids
+
+
+@pytest.mark.slow
+def test_the_proof_finds_a_wrong_order_of_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from onnx_textgen_export.images.vision import VisionPart
+
+    own = VisionPart.forward
+
+    def turned(part: VisionPart, *pixels: torch.Tensor) -> torch.Tensor:
+        rows = own(part, *pixels)
+        return rows.flip(0) if torch.compiler.is_exporting() else rows
+
+    monkeypatch.setattr(VisionPart, "forward", turned)
+    write_checkpoint("llava", tmp_path / "checkpoint", KINDS["llava"])
+    with pytest.raises(ExportError, match="rows of pictures disagree"):
+        export(tmp_path / "checkpoint", tmp_path / "package")
+
+
+@pytest.mark.slow
+def test_the_proof_finds_a_processor_that_computes_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = Processor.read
+
+    def darker(processor: Processor, picture: Any) -> Any:
+        return own(processor, (picture * 0.9).astype(np.uint8))
+
+    monkeypatch.setattr(Processor, "read", darker)
+    write_checkpoint("llava", tmp_path / "checkpoint", KINDS["llava"])
+    with pytest.raises(ExportError, match="no known order of steps"):
+        export(tmp_path / "checkpoint", tmp_path / "package")

@@ -1,0 +1,134 @@
+"""Tiny random checkpoints of models that read pictures, with the processors of their types.
+
+Sizes are set by the names that configs use for them; `PROCESSORS` has the settings of the processors, and what else a type needs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from tokenizers import Tokenizer, decoders, models
+from transformers.models.auto import processing_auto
+from transformers.models.auto.image_processing_auto import IMAGE_PROCESSOR_MAPPING_NAMES
+
+from support.tiny_models import SPECIAL, shrink
+
+SIDE, PATCH = 28, 7
+SQUARE = {"size": {"height": SIDE, "width": SIDE}}
+CROPPED = {"size": {"shortest_edge": SIDE}, "crop_size": SQUARE["size"]}
+LONGEST = {"size": {"longest_edge": SIDE}, "max_image_size": {"longest_edge": SIDE}}
+TOKENS = {
+    **dict.fromkeys(("image_token", "context_image_token"), "<image>"),
+    **dict.fromkeys(("boi_token", "image_start_token", "start_image_token"), "<boi>"),
+    **dict.fromkeys(("eoi_token", "image_end_token", "end_image_token"), "<eoi>"),
+    **dict.fromkeys(("image_boundary_token", "fake_image_token"), "<fake_token_around_image>"),
+    "img_patch_token": "<|IMG_PATCH|>",
+    "video_token": "<video>",
+}
+VISION: dict[str, Any] = {
+    **{"image_size": SIDE, "patch_size": PATCH, "num_channels": 3, "depth": 2, "embed_dim": 48, "out_hidden_size": 48},
+    **{"num_attention_heads": 4, "num_heads": 4, "attention_heads": 4, "num_key_value_heads": 4, "head_dim": 12, "mlp_ratio": 2},
+    **{"projection_dim": 48, "output_dim": 48, "spatial_merge_size": 2, "temporal_patch_size": 2, "num_position_embeddings": 16},
+}
+OUTER: dict[str, Any] = {
+    **{"boi_token_index": 292, "eoi_token_index": 293, "mm_tokens_per_image": 4, "image_seq_length": 16, "pad_token_id": 0},
+    **{"hidden_size": 48, "projection_dim": 48, "projector_hidden_size": 48, "scale_factor": 2, "downsample_factor": 2},
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Kind:
+    """What a type needs."""
+
+    images: Mapping[str, Any]
+    """Settings of its image processor."""
+    processor: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    change: Callable[[Any, Any], None] = lambda config, tokenizer: None
+
+
+def by_patches(config: Any, tokenizer: Any) -> None:
+    config.image_token_id = tokenizer.convert_tokens_to_ids("<|IMG_PATCH|>")
+
+
+def two_layers(config: Any, tokenizer: Any) -> None:
+    config.vision_feature_layers = [-1, -2]
+
+
+LLAVA = {"patch_size": PATCH, "vision_feature_select_strategy": "default", "num_additional_image_tokens": 1}
+KINDS: dict[str, Kind] = {
+    "aya_vision": Kind(SQUARE, {"patch_size": PATCH, "img_size": SIDE, "downsample_factor": 2}, by_patches),
+    "deepseek_vl": Kind(SQUARE, {"num_image_tokens": 16}),
+    "got_ocr2": Kind(SQUARE),
+    "idefics3": Kind(LONGEST, {"image_seq_len": 4}),
+    "internvl": Kind(SQUARE, {"image_seq_length": 4}),
+    "janus": Kind(SQUARE, {"num_image_tokens": 16}),
+    "llava": Kind(CROPPED, LLAVA),
+    "vipllava": Kind(CROPPED, LLAVA, two_layers),
+}
+"""Types that are exported."""
+REFUSED: dict[str, tuple[Kind, str]] = {
+    "gemma3": (Kind(SQUARE, {"image_seq_length": 4}), "in both directions"),
+    "llava_next": (Kind(CROPPED | {"image_grid_pinpoints": [[SIDE, SIDE]]}, LLAVA), "other numbers of tokens"),
+    "qwen3_vl": (Kind({}), "other shapes"),
+}
+"""Types that are not exported yet, and what the line says."""
+
+
+def tiny_config(model_type: str) -> Any:
+    """A tiny config of a model type that reads pictures."""
+    config_class = transformers.CONFIG_MAPPING[model_type]
+    default, parts = config_class(), dict[str, Any]()
+    text = default.get_text_config(decoder=True)
+    for name, part in vars(default).items():
+        if not isinstance(part, transformers.PretrainedConfig):
+            continue
+        fields = shrink(part, SPECIAL.get(part.model_type, {}))
+        if part is not text:
+            known = set(part.to_dict()) | set(getattr(part, "attribute_map", {}))
+            fields = {key: value for key, value in fields.items() if key != "vocab_size"}
+            fields |= {key: value for key, value in VISION.items() if key in known}
+        parts[name] = type(part)(**fields).to_dict() | {"model_type": part.model_type}
+    known = set(default.to_dict())
+    return config_class(**parts, **{key: value for key, value in OUTER.items() if key in known})
+
+
+def tokenizer() -> transformers.PreTrainedTokenizerFast:
+    """One token a byte, and the special tokens of all types."""
+    plain = Tokenizer(models.BPE(vocab={f"<0x{byte:02X}>": byte for byte in range(256)}, merges=[], byte_fallback=True))
+    plain.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=plain, extra_special_tokens=TOKENS, pad_token="<pad>")
+
+
+def write_checkpoint(model_type: str, folder: Path, kind: Kind) -> transformers.PreTrainedModel:
+    """Write a random checkpoint with its processor; returns the model."""
+    config, words = tiny_config(model_type), tokenizer()
+    for name in ("image_token_id", "image_token_index"):
+        if hasattr(config, name):
+            setattr(config, name, words.convert_tokens_to_ids("<image>"))
+    kind.change(config, words)
+    torch.manual_seed(0)
+    model = transformers.AutoModelForImageTextToText.from_config(config, attn_implementation="eager").eval().float()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.ndim > 1 and "conv" not in name and "patch" not in name:
+                parameter.normal_(std=0.15)
+    model.generation_config.eos_token_id = model.generation_config.pad_token_id = None
+    model.save_pretrained(folder)
+    names = IMAGE_PROCESSOR_MAPPING_NAMES.get(model_type) or IMAGE_PROCESSOR_MAPPING_NAMES[config.vision_config.model_type]
+    getattr(transformers, names["pil"])(**kind.images).save_pretrained(folder)
+    words.save_pretrained(folder)
+    named = {"processor_class": processing_auto.PROCESSOR_MAPPING_NAMES[model_type]}
+    (folder / "processor_config.json").write_text(json.dumps(dict(kind.processor) | named), encoding="utf-8")
+    return model
+
+
+def noise(height: int, width: int, seed: int = 0) -> Any:
+    """A picture of noise."""
+    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
