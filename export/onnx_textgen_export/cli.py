@@ -338,13 +338,20 @@ def show(made: Exported) -> None:
     if exact := manifest.certificate.get("same_weights"):
         error = max(scenario["logits_error"] for scenario in exact)
         console.print(f"With the same rounded weights PyTorch's logits differ by {error:.1e}: the rest is rounding")
+    if ways := manifest.certificate.get("with_pictures"):
+        error = max(scenario["logits_error"] for scenario in ways)
+        about = manifest.certificate["pictures"]
+        console.print(
+            f"With pictures logits differ by {error:.1e} and {about['greedy_tokens']} greedy tokens are the same; "
+            f"numbers of a picture are within {about['processor_levels']:.0f} of its 256 levels"
+        )
     if rounded := manifest.certificate.get("int8_cache"):
         console.print(f"With keys and values at 8 bits ({INT8_CACHE_GRAPH}): {summary_in_words(rounded)}")
     for name, record in manifest.adapters.items():
         console.print(f"With the adapter {name}: {summary_in_words(record.certificate.get('summary', {}))}")
     if untested := manifest.certificate.get("untested"):
         console.print(f"Not tested: {' and '.join(untested)} tokens, beyond the longest text compared")
-    if manifest.text_encoder is not None:
+    if manifest.text_encoder is not None or manifest.images is not None:
         console.print(f"Next: {next_step(made.folder)}", style="dim")
         return
     words = "Once upon a time" if manifest.encoder is None else "SOURCE"

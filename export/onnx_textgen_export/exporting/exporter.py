@@ -161,7 +161,7 @@ def export_source(
             image_writer = ImageWriter(images, source, weights, options)
             image_writer.write(folder)
             report("compare, pictures")
-            proven.more["images"] = image_writer.prove(folder, roundings).as_record()
+            proven.more.update(image_writer.prove(folder, roundings).as_record())
             images = dataclasses.replace(images, record=image_writer.record(folder))
         write_adapters(folder, adapters)
         kept = prove_adapters(source, weights, folder, ids, adapters=adapters, roundings=roundings, options=options, report=report)

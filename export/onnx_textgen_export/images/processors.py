@@ -83,7 +83,7 @@ class Processor:
     def find_placeholder(self) -> str:
         """The text that stands for a picture before it is expanded: a special token that the processor expands."""
         named = [str(getattr(self.own, name, "")) for name in ("boi_token", "image_token", "fake_image_token")]
-        known = [*named, *self.tokenizer.get_added_vocab()]
+        known: list[str] = [*named, *self.tokenizer.get_added_vocab()]
         picture, reason = trial_pictures(TRIAL_SIZES[:1])[0], ""
         for token in dict.fromkeys(filter(None, known)):
             try:

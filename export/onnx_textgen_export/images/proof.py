@@ -99,8 +99,9 @@ class Proven:
     greedy_tokens: int
 
     def as_record(self) -> dict[str, Any]:
-        """As plain data."""
-        return dataclasses.asdict(self)
+        """Entries of the certificate."""
+        numbers = dataclasses.asdict(self)
+        return {"with_pictures": list(numbers.pop("scenarios")), "pictures": numbers}
 
 
 class ImageProof:

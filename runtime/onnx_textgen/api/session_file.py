@@ -20,6 +20,7 @@ import numpy as np
 
 from ..errors import PackageError, first_line
 from ..files.replace import replaced_file
+from ..images.image_rows import LOWEST
 from ..inference.decoder import Decoder
 from ..kv_cache.snapshot import Arrays, Origin, Snapshot
 
@@ -240,7 +241,7 @@ def check_array(array: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Non
 
 def check_ids(token_ids: list[int], cached_ids: list[int], context: Decoder) -> None:
     """Raise `ValueError` for ids outside the vocabulary, or more than the context holds."""
-    geometry = context.geometry
+    geometry, least = context.geometry, 0 if context.images is None else LOWEST
     for ids in (token_ids, cached_ids):
-        if len(ids) > geometry.context_length or not all(isinstance(i, int) and 0 <= i < geometry.vocab_size for i in ids):
+        if len(ids) > geometry.context_length or not all(isinstance(i, int) and least <= i < geometry.vocab_size for i in ids):
             raise ValueError("its token ids do not fit this model")

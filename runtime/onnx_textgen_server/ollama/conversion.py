@@ -19,7 +19,7 @@ def to_chat(messages: Sequence[Message]) -> list[dict[str, Any]]:
     chat, open_calls, count = list[dict[str, Any]](), list[tuple[str, str]](), 0
     for message in messages:
         text = message.content or ""
-        parts = [{"type": "text", "text": text}, *pictures(message.images)]
+        parts = [*pictures(message.images), {"type": "text", "text": text}]  # the order in which most models were trained
         made: dict[str, Any] = {"role": message.role, "content": parts if message.images else text}
         if message.thinking:
             made["reasoning_content"] = message.thinking

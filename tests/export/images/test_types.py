@@ -14,6 +14,7 @@ import onnx_textgen
 from onnx_textgen_export import export
 from onnx_textgen_export.errors import ExportError
 from onnx_textgen_export.images.processors import Processor, own_processor
+from onnx_textgen_export.images.vision import VisionPart
 from support.image_checkpoints import KINDS, REFUSED, noise, write_checkpoint
 
 TEXTS = ("What is this? ", " Say it.")
@@ -37,7 +38,7 @@ def test_a_type_writes_what_transformers_writes(model_type: str, tmp_path: Path)
     ours = onnx_textgen.load(export(tmp_path / "checkpoint", tmp_path / "package").folder, device="cpu", threads=1)
     about = ours.manifest.images
     assert about is not None
-    assert ours.manifest.certificate["images"]["greedy_tokens"] >= 40
+    assert ours.manifest.certificate["pictures"]["greedy_tokens"] >= 40
     own = own_processor(tmp_path / "checkpoint", module.config)
     switches = {name: False for name in ("do_image_splitting", "crop_to_patches") if hasattr(own.image_processor, name)}
     picture = noise(40, 66)
@@ -74,17 +75,15 @@ def test_without_pictures_the_text_part_is_exported(tmp_path: Path) -> None:
 def test_rounded_packages_are_proved_with_pictures(precision: Any, tmp_path: Path) -> None:
     write_checkpoint("llava", tmp_path / "checkpoint", KINDS["llava"])
     package = export(tmp_path / "checkpoint", tmp_path / "package", precision=precision)
-    found = package.manifest.certificate["images"]
-    assert max(each["logits_error"] for each in found["scenarios"]) < (0.02 if precision == "fp16" else 1e-4)
-    assert found["rows_cosine"] > 0.995
+    found = package.manifest.certificate
+    assert max(each["logits_error"] for each in found["with_pictures"]) < (0.02 if precision == "fp16" else 1e-4)
+    assert found["pictures"]["rows_cosine"] > 0.995
     model = onnx_textgen.load(package.folder, device="cpu", threads=1)
     assert model.generate(model.encode_images("x", [noise(30, 30)]), max_new_tokens=4).token_ids
 
 
 @pytest.mark.slow
 def test_the_proof_finds_a_wrong_order_of_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from onnx_textgen_export.images.vision import VisionPart
-
     own = VisionPart.forward
 
     def turned(part: VisionPart, *pixels: torch.Tensor) -> torch.Tensor:

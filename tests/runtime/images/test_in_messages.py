@@ -5,11 +5,23 @@ from __future__ import annotations
 import base64
 from typing import Any
 
+import numpy as np
 import pytest
 
 from onnx_textgen.errors import ImageError
-from onnx_textgen.images.in_messages import MARK, PLACE, as_text, expanded, kept, placed, places_in, shown, source_of, without_pictures
 from onnx_textgen.images.image_rows import ReadImage
+from onnx_textgen.images.in_messages import (
+    MARK,
+    PLACE,
+    as_text,
+    expanded,
+    kept,
+    placed,
+    places_in,
+    shown,
+    source_of,
+    without_pictures,
+)
 from onnx_textgen.package.manifest import ImageRecord
 
 URL = "data:image/png;base64,iVBO"
@@ -73,8 +85,6 @@ def test_places_are_expanded_if_their_number_is_right() -> None:
 
 
 def test_tokens_become_the_ids_of_rows() -> None:
-    import numpy as np
-
     one = ReadImage(b"1", np.zeros((2, 3), np.float32))
     assert placed([4, 9, 9, 5], [one], ABOUT) == [4, *one.ids, 5]
 

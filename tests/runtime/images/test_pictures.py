@@ -36,7 +36,11 @@ def test_all_forms_of_a_picture_are_the_same_pixels(tmp_path: Path) -> None:
     coded = base64.b64encode(PNG).decode()
     forms = [path, str(path), PNG, bytearray(PNG), memoryview(PNG), PIXELS, PIXELS.tolist(), PIXELS / 255, Image.fromarray(PIXELS)]
     forms += [f"data:image/png;base64,{coded}", f"data:;base64,{coded}", f"DATA:image/png;charset=utf-8;BASE64,{coded}"]
-    forms += [f"data:image/png;base64,{coded.rstrip('=').replace('+', '-').replace('/', '_')}", as_data_url(path), as_data_url(PIXELS)]
+    forms += [
+        f"data:image/png;base64,{coded.rstrip('=').replace('+', '-').replace('/', '_')}",
+        as_data_url(path),
+        as_data_url(PIXELS),
+    ]
     for form in forms:
         assert np.array_equal(read_picture(form), PIXELS)
 
@@ -86,7 +90,9 @@ def bomb(width: int, height: int) -> bytes:
     """A PNG of few bytes that says it has many pixels."""
     head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     chunks = [(b"IHDR", head), (b"IDAT", zlib.compress(bytes(1000))), (b"IEND", b"")]
-    body = b"".join(struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks)
+    body = b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
+    )
     return b"\x89PNG\r\n\x1a\n" + body
 
 

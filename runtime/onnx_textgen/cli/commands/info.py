@@ -100,6 +100,8 @@ def texts_written(manifest: Manifest, cache: str) -> Iterator[tuple[str, str]]:
     """Return what a model that generates texts reads and keeps, and how its texts begin and end."""
     if manifest.encoder is not None:
         yield from reads_source(manifest.encoder)
+    if (images := manifest.images) is not None:
+        yield "pictures", f"{images.tokens} tokens a picture, in place of {images.placeholder}"
     yield "cache", cache
     yield "begins with id", "none" if manifest.bos_id is None else str(manifest.bos_id)
     yield "ends with id", ", ".join(map(str, manifest.eos_ids)) or "none"

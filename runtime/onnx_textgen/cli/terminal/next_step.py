@@ -13,6 +13,8 @@ def next_step(folder: Path | None, name: str | Path | None = None) -> str:
     manifest = read_manifest(folder) if folder is not None and has_manifest(folder) else None
     if manifest is not None and manifest.encoder is not None:
         return f"onnx-textgen generate SOURCE --model {place}"
+    if manifest is not None and manifest.images is not None:
+        return f"onnx-textgen chat {place} --image FILE"
     if manifest is None or manifest.text_encoder is None:
         return f"onnx-textgen chat {place}"
     return f"onnx-textgen serve {place}, and POST to /v1/{'embeddings' if manifest.pair_scoring is None else 'rerank'}"
