@@ -1,7 +1,7 @@
 """The steps of image processors as ONNX operators: resize, pad, crop and normalise, from pixels of any size to a fixed shape.
 
-Pixels are numbers from 0 to 255 between the steps, as they are for Pillow, whose resampling this follows; a rounded number may
-differ from Pillow's by one, as its fixed-point arithmetic rounds otherwise.
+Pixels are numbers from 0 to 255 between the steps, as Pillow has them, whose resampling this follows. A rounded number may
+differ from Pillow's by one or two, as its fixed-point arithmetic rounds otherwise.
 """
 
 from __future__ import annotations

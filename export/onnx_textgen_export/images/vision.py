@@ -92,7 +92,7 @@ def without_text(model: nn.Module) -> Iterator[None]:
     """Within the context, the text decoder returns its embeddings."""
     decoder: Any = cast(Any, model).get_decoder()
     if decoder is None or decoder is model:
-        raise ExportError(f"{type(model).__name__} has no text decoder of its own; add --text-only")
+        raise ExportError(f"{type(model).__name__} has no separate text decoder; add --text-only")
     own = decoder.forward
 
     def forward(*_: object, **given: Any) -> BaseModelOutputWithPast:  # noqa: ANN401 - the decoder's arguments

@@ -1,4 +1,4 @@
-"""Rows of images in place of token embeddings.
+"""Rows of images instead of token embeddings.
 
 In a decoder that reads images, an id below 0 names a row of its input `image_embeds`: -1 the first, -2 the second. So each row of a
 batch, and each part of a prompt, says by itself which rows it takes.

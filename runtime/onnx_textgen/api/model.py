@@ -219,23 +219,14 @@ class Model:
         self._opened.require_decoder("keeps no session")
         return Session.load(self.generator, path, inputs)
 
-    def encode(self, prompt: Prompt, *, new_tokens: int = 1, any_length: bool = False) -> list[int]:
-        """One prompt's token ids, checked: not empty, in the vocabulary, and (unless `any_length`) `new_tokens` more fit."""
-        return self._encoder.encode(prompt, new_tokens=new_tokens, any_length=any_length)
+    def encode(self, prompt: Prompt, *, images: Sequence[object] = (), new_tokens: int = 1, any_length: bool = False) -> list[int]:
+        """One prompt's token ids, checked: not empty, in the vocabulary, and (unless `any_length`) `new_tokens` more fit.
 
-    @property
-    def reads_images(self) -> bool:
-        """Whether chats and prompts may have pictures."""
-        return self._opened.images is not None
-
-    def encode_images(self, prompt: str, images: Sequence[object]) -> list[int]:
-        """Token ids of a text with pictures, for `generate` and `stream`: ids below 0 name the rows of pictures.
-
-        Each picture takes the place of the model's placeholder, such as `<image>`, in the text; those without one come first. A
-        picture is a path, the bytes of a file, a data URL, an array [height, width, 3] or an image of Pillow. The rows of the last
-        pictures are kept in memory, so use the ids soon. Raises `ImageError`, and `PromptError` as `encode` does.
+        images: pictures for the places of the model's placeholder, such as `<image>`, in a text; those without a place come first.
+        Each is a path, the bytes of a file, a data URL, an array [height, width, 3] or an image of Pillow. Ids below 0 name their
+        rows, which are kept in memory for the last pictures, so use them soon. Raises `PromptError`, and `ImageError`.
         """
-        return self._encoder.encode_images(prompt, images)
+        return self._encoder.encode(prompt, images=images, new_tokens=new_tokens, any_length=any_length)
 
     def encode_infill(self, prefix: str, suffix: str, *, suffix_first: bool | None = None) -> list[int]:
         r"""Token ids of a prompt for the text between a prefix and a suffix, by the model's control tokens.

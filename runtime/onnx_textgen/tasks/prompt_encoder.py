@@ -24,12 +24,14 @@ class PromptEncoder:
         geometry = opened.manifest.geometry
         self.context_length, self.vocab_size = geometry.context_length, geometry.vocab_size
 
-    def encode(self, prompt: Prompt, *, new_tokens: int = 1, any_length: bool = False) -> list[int]:
+    def encode(self, prompt: Prompt, *, images: Sequence[object] = (), new_tokens: int = 1, any_length: bool = False) -> list[int]:
         """One prompt's token ids, after checks: not empty, in the vocabulary, and the context has space for `new_tokens` more.
 
         A text encoder's are cut as its makers cut them.
         `any_length` skips the check of the context. Raises `PromptError`.
         """
+        if images:
+            prompt = self.with_images(prompt, images)
         if isinstance(prompt, str):
             if not prompt:
                 bos_id = self.opened.manifest.bos_id
@@ -48,8 +50,10 @@ class PromptEncoder:
             raise LongPromptError(f"the prompt has {len(ids):,} tokens; this model takes {most:,} at most. Shorten it")
         return ids
 
-    def encode_images(self, prompt: str, pictures: Sequence[object]) -> list[int]:
-        """Token ids of a text with pictures; see `Model.encode_images`."""
+    def with_images(self, prompt: Prompt, pictures: Sequence[object]) -> list[int]:
+        """Token ids of a text with pictures; see `Model.encode`."""
+        if not isinstance(prompt, str):
+            raise ImageError("pictures belong to a prompt that is text; give ids that have their rows, or a text")
         reader, about = self.opened.images, self.opened.manifest.images
         if reader is None or about is None:
             raise ImageError(f"{self.opened.manifest.name} reads text alone; leave the pictures out")
@@ -58,7 +62,7 @@ class PromptEncoder:
         if (whole := expanded(text, len(pictures), about)) is None:
             raise ImageError(f"the text has more places {about.placeholder} than there are pictures ({len(pictures)})")
         images = [reader.read(each) for each in pictures]
-        return self.encode(placed(self.opened.tokenizer.encode(whole), images, about))
+        return placed(self.opened.tokenizer.encode(whole), images, about)
 
     def encode_whole(self, text: str, pair: str | None = None) -> tuple[list[int], list[int]]:
         """Token ids and types of what a text encoder reads, cut as its makers cut it; raises `PromptError` if there are none."""

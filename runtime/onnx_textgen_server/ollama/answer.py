@@ -117,7 +117,7 @@ def answer_generate(name: str, model: Model, body: GenerateRequest, max_seconds:
             model, model.encode_infill(body.prompt, body.suffix), options | ends_of_infill(model), max_seconds, cache_salt=salt
         )
     elif body.raw or model.chat_template is None:
-        prompt = model.encode_images(body.prompt, [as_base64(each) for each in body.images]) if body.images else body.prompt
+        prompt = model.encode(body.prompt, images=[as_base64(each) for each in body.images]) if body.images else body.prompt
         work = PlainJob(model, prompt, options, max_seconds, cache_salt=salt)
     else:
         chat: list[dict[str, Any]] = [{"role": "system", "content": body.system}] if body.system else []

@@ -52,7 +52,7 @@ def capabilities_of(model: Model) -> list[str]:
     found = {
         "completion": True,
         "tools": model.chats.calls_tools,
-        "vision": model.reads_images,
+        "vision": model.manifest.images is not None,
         "thinking": model.chats.thinks,
         "embedding": model.graph.name_of(HIDDEN_STATES) in model.graph.outputs,
         "insert": model.has_tokenizer and model.tokenizer.infill is not None,

@@ -47,7 +47,7 @@ def test_a_type_writes_what_transformers_writes(model_type: str, tmp_path: Path)
     for pictures in ([small], [small, np.ascontiguousarray(small[::-1])]):
         text = about.placeholder.join((*TEXTS, "")[: len(pictures) + 1])
         wanted = by_transformers(module, own, text, pictures, switches)
-        found = ours.generate(ours.encode_images(text, pictures), temperature=0, max_new_tokens=COUNT, ignore_eos=True)
+        found = ours.generate(ours.encode(text, images=pictures), temperature=0, max_new_tokens=COUNT, ignore_eos=True)
         assert list(found.token_ids) == wanted
 
 
@@ -79,7 +79,7 @@ def test_rounded_packages_are_proved_with_pictures(precision: Any, tmp_path: Pat
     assert max(each["logits_error"] for each in found["with_pictures"]) < (0.02 if precision == "fp16" else 1e-4)
     assert found["pictures"]["rows_cosine"] > 0.995
     model = onnx_textgen.load(package.folder, device="cpu", threads=1)
-    assert model.generate(model.encode_images("x", [noise(30, 30)]), max_new_tokens=4).token_ids
+    assert model.generate(model.encode("x", images=[noise(30, 30)]), max_new_tokens=4).token_ids
 
 
 @pytest.mark.slow

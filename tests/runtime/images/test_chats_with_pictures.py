@@ -85,7 +85,7 @@ def test_the_same_picture_is_found_in_the_cache(digits: Model) -> None:
 
 
 def test_equal_prompts_are_equal_in_every_process(digits: Model) -> None:
-    assert digits.encode_images("x", [picture("3")]) == onnx_textgen.load("digits").encode_images("x", [picture("3")])
+    assert digits.encode("x", images=[picture("3")]) == onnx_textgen.load("digits").encode("x", images=[picture("3")])
 
 
 def test_a_session_with_pictures_is_saved_and_continued(digits: Model, tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_a_placeholder_in_a_message_is_text(digits: Model) -> None:
 
 def test_prompts_with_pictures(digits: Model) -> None:
     prompt = f"<|user|><image>{QUESTION}<|end|><|assistant|>"
-    ids = digits.encode_images(prompt, [picture("250")])
+    ids = digits.encode(prompt, images=[picture("250")])
     assert ids == digits.encode_chat(about(picture("250")))
     assert digits.generate(ids, temperature=0, max_new_tokens=6).text == "250"
     texts = [chunk.text for chunk in digits.stream(ids, temperature=0, max_new_tokens=6)]
@@ -126,7 +126,7 @@ def test_prompts_with_pictures(digits: Model) -> None:
     assert drafted.text == "250"
     assert digits.generate(ids, temperature=0, max_new_tokens=6, regex="[0-9]{2}").text == "25"
     with pytest.raises(ImageError, match="more places"):
-        digits.encode_images("<image><image>", [picture("1")])
+        digits.encode("<image><image>", images=[picture("1")])
 
 
 def test_a_tool_result_may_have_a_picture(digits: Model) -> None:
@@ -136,9 +136,9 @@ def test_a_tool_result_may_have_a_picture(digits: Model) -> None:
 
 def test_models_of_text_say_so() -> None:
     model = onnx_textgen.load(threads=1, device="cpu")
-    assert not model.reads_images
+    assert not model.manifest.images is not None
     with pytest.raises(ImageError, match="reads text alone"):
-        model.encode_images("x", [picture("1")])
+        model.encode("x", images=[picture("1")])
 
 
 def test_what_is_no_picture_gets_one_line(digits: Model) -> None:

@@ -90,7 +90,7 @@ def with_pictures(model: Model, prompt: str | list[int], files: list[str] | None
         return prompt
     if not isinstance(prompt, str):
         raise OptionError("--image needs a prompt that is text; leave --token-ids out")
-    return model.encode_images(prompt, files)
+    return model.encode(prompt, images=files)
 
 
 def refuse_displays(*, show_tokens: bool, shows_logprobs: bool) -> None:

@@ -122,7 +122,7 @@ class Chat:
             self.session.append([*opening, message("user", question, self.pictures)])
         elif question or self.pictures:
             text = f"\n{question}" if len(self.session) else question
-            self.session.append(self.model.encode_images(text, self.pictures) if self.pictures else text)
+            self.session.append(self.model.encode(text, images=self.pictures) if self.pictures else text)
 
     def answer(self) -> screen.Answer:
         """Stream an answer to stdout, and end its line also after Ctrl-C or an error."""
@@ -222,10 +222,10 @@ class Chat:
 
     def add_picture(self, file: str) -> None:
         """Read a picture, which the next question is about."""
-        if not self.model.reads_images:
+        if not self.model.manifest.images is not None:
             raise OptionError(f"{self.model.manifest.name} reads text alone; /model NAME takes another one")
         picture = as_data_url(file_name(file, "/image").strip("\"'"))
-        self.model.encode_images("", [picture])  # raises for a file that is no picture, and reads it before the question
+        self.model.encode("", images=[picture])  # raises for a file that is no picture, and reads it before the question
         self.pictures = (*self.pictures, picture)
         count = len(self.pictures)
         screen.note(f"{'a picture' if count == 1 else f'{count} pictures'} for the next question")
