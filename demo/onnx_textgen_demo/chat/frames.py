@@ -23,12 +23,12 @@ SECONDS_PER_CHARACTER = 2e-6
 KEEP_SECONDS = 1.0
 """Interval at which the browser keeps a growing answer, so that a reload loses little of it."""
 
-FRAME_LENGTH = 8
+FRAME_LENGTH = 9
 Frame = tuple[Any, ...]
-"""`FRAME_LENGTH` values for the components, in this order: session, conversation, turns, growing answer, message, note,
-Send, Stop."""
+"""`FRAME_LENGTH` values for the components, in this order: session, conversation, turns, growing answer, message, its pictures,
+note, Send, Stop."""
 FIELD = 4
-"""The place of the message in a frame."""
+"""The place of the message in a frame; its pictures follow."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -82,9 +82,9 @@ class Drawing:
             return UNCHANGED
         else:
             latest = running_frame(chat, tree, progress.running)
-        field = "" if self.clears_field and not self.has_begun else gr.skip()
+        fields = ("", []) if self.clears_field and not self.has_begun else (gr.skip(), gr.skip())
         self.drawn, self.has_begun = now, True
-        return (*latest[:FIELD], field, *latest[FIELD + 1 :])
+        return (*latest[:FIELD], *fields, *latest[FIELD + 2 :])
 
 
 def frame(chat: ChatSession | None, tree: MessageTree, *, asks: bool, problem: str | None = None) -> Frame:
@@ -93,14 +93,14 @@ def frame(chat: ChatSession | None, tree: MessageTree, *, asks: bool, problem: s
     waits = "waiting for you: run or refuse the call" if asks and open_calls(tree) else ""
     note = view.status_line([], problem or waits, is_problem=bool(problem)) if problem or waits else ""
     buttons = gr.update(interactive=True), gr.update(interactive=False)
-    return (chat, tree.to_json(), turns_pane.turns_html(tree, asks=asks), "", gr.skip(), note, *buttons)
+    return (chat, tree.to_json(), turns_pane.turns_html(tree, asks=asks), "", gr.skip(), gr.skip(), note, *buttons)
 
 
 def running_frame(chat: ChatSession, tree: MessageTree, name: str) -> Frame:
     """Values for the components while a function runs, or has just run."""
     doing = view.status_line([], f"running {name} ..." if name else "")
     buttons = gr.update(interactive=False), gr.update(interactive=True)
-    return (chat, tree.to_json(), turns_pane.turns_html(tree, runs=True), "", gr.skip(), doing, *buttons)
+    return (chat, tree.to_json(), turns_pane.turns_html(tree, runs=True), "", gr.skip(), gr.skip(), doing, *buttons)
 
 
 def growing_frame(chat: ChatSession, tree: MessageTree, *, is_kept: bool, is_first: bool) -> Frame:
@@ -112,6 +112,7 @@ def growing_frame(chat: ChatSession, tree: MessageTree, *, is_kept: bool, is_fir
         tree.to_json() if is_kept else gr.skip(),
         turns_pane.turns_html(tree, grows=True) if is_first else gr.skip(),
         turns_pane.growing_html(tree),
+        gr.skip(),
         gr.skip(),
         view.status_line([], doing),
         gr.update(interactive=False),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import gradio as gr
 
 from onnx_textgen.errors import OptionError
@@ -19,9 +21,9 @@ def tree_in(stored: object) -> MessageTree:
     return read_tree(stored) if stored else MessageTree()
 
 
-def user_message(text: str) -> Message:
+def user_message(text: str, pictures: Sequence[str] = ()) -> Message:
     """A message; raises `PromptError` if it is too long."""
-    return {"role": "user", "content": checked(text)}
+    return {"role": "user", "content": checked(text), **({"images": list(pictures)} if pictures else {})}
 
 
 def text_of(event: gr.EventData) -> str:

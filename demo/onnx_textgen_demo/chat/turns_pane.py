@@ -18,6 +18,7 @@ from onnx_textgen.chat.own_functions import NOT_ALLOWED
 from ..conversation.message_tree import Figures, Message, MessageTree
 from ..conversation.open_calls import open_calls
 from ..conversation.parts import Part, Reasoning, Text, ToolCall, parts_of
+from ..conversation.user_pictures import pictures_html
 from ..view import ENDINGS
 from .formulas import katex_files
 from .markdown import markdown_html
@@ -115,7 +116,8 @@ def turn_html(tree: MessageTree, turn: Turn, *, is_growing: bool, names_model: b
     end = turn.results[-1] if turn.results else turn.index
     tools = tools_html(node.message, turn.index, end=end, alternatives=turn.alternatives, count=turn.count)
     if node.message["role"] == "user":
-        said = f'<div class="said">{escape(str(node.message["content"] or ""))}</div>'
+        text = str(node.message["content"] or "")
+        said = pictures_html(node.message) + (f'<div class="said">{escape(text)}</div>' if text else "")
         return article(turn.index, "user", "You", f"{said}{tools}")
     seconds = node.figures.thinking_seconds if node.figures else 0.0
     results = [tree.nodes[each].message for each in turn.results]

@@ -10,8 +10,11 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
+from .user_pictures import with_parts
+
 Message = Mapping[str, Any]
-"""In OpenAI's form: role, content, and `reasoning_content`, `tool_calls`, `tool_call_id` where there are such."""
+"""In OpenAI's form: role, content, and `reasoning_content`, `tool_calls`, `tool_call_id` where there are such. The pictures of a
+user's message are `images`."""
 
 DELETED: Message = {"role": "deleted"}
 """Stands where a message was, so that every other one keeps its place: two tabs of a browser may change a conversation at once."""
@@ -100,7 +103,7 @@ class MessageTree:
     def messages_to(self, index: int) -> list[Message]:
         """The system prompt and the messages up to that of an index, for the model."""
         system = [{"role": "system", "content": self.system}] if self.system.strip() else []
-        return [*system, *(self.nodes[each].message for each in self.path_to(index))]
+        return [*system, *(with_parts(self.nodes[each].message) for each in self.path_to(index))]
 
     def alternatives(self) -> dict[int, list[int]]:
         """Return the children of each message, oldest first: alternative answers, or versions of a message."""

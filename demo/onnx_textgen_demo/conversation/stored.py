@@ -13,6 +13,7 @@ from onnx_textgen.errors import OptionError
 from onnx_textgen.options.checks import shown
 
 from .message_tree import DELETED, ROOT, VERSION, Figures, Message, MessageTree, Node
+from .user_pictures import read_pictures
 
 MOST_MESSAGES = 2_000
 MOST_CHARS = 2_000_000
@@ -85,6 +86,8 @@ def read_message(value: object) -> Message:
         raise OptionError(f"a message needs a role, one of {', '.join(ROLES)}; found {shown(value)}")
     message: dict[str, Any] = {"role": value["role"], "content": content_of(value)}
     message |= {name: text_in(value, name) for name in TEXTS if value.get(name) is not None}
+    if value.get("images"):
+        message["images"] = read_pictures(value["images"])
     if value.get("tool_calls"):
         message["tool_calls"] = [read_tool_call(each) for each in checked_list(value["tool_calls"])]
     return message

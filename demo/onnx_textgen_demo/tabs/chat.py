@@ -14,16 +14,17 @@ import gradio as gr
 
 from onnx_textgen.errors import OnnxTextgenError, OptionError
 
-from ..chat import conversations_pane, turns_pane
+from ..chat import conversations_pane, pictures_pane, turns_pane
 from ..chat.answering import ChatSession, session_for
 from ..chat.branches import Branches
-from ..chat.frames import FRAME_LENGTH, Drawing, Frame, frame
+from ..chat.frames import FIELD, FRAME_LENGTH, Drawing, Frame, frame
 from ..chat.from_browser import decision_in, place_in, text_of, tree_in, user_message
 from ..chat.no_template import TemplateOffer, make_offer
 from ..chat.own_tools import OwnTools, Permissions, ToolUse, described, tool_use
 from ..chat.tool_rounds import Progress, answered, decided, is_answerable
 from ..conversation.message_tree import MessageTree
 from ..conversation.open_calls import with_the_rest_refused
+from ..conversation.user_pictures import read_pictures
 from ..encoder_decoders import can_chat
 from ..error_messages import shown_errors
 from ..limits import MAX_PROMPT_CHARS, QUICK, RUNNING, checked
@@ -32,6 +33,8 @@ from ..sampling_controls import SamplingControls, make_sampling_controls
 
 if TYPE_CHECKING:
     from gradio.events import Dependency
+
+    from onnx_textgen import Model
 
     from ..fetch_panel import OpenerOf
 
@@ -57,19 +60,19 @@ def make_tab(
         )
         with gr.Column(elem_id="chat-main"):
             turns, growing = make_messages()
-            message, send, stop = make_composer()
+            pictures, message, send, stop = make_composer(shows_pictures=reads_pictures(first))
             note = gr.HTML("", apply_default_css=False, elem_id="chat-note")
             if own is not None:
                 make_tools_line(own, registry, picker, picked)
         with gr.Column(elem_id="chat-settings"):
             system, sampling = make_settings(registry)
-    outputs = [session, conversations, turns, growing, message, note, send, stop]
+    outputs = [session, conversations, turns, growing, message, pictures, note, send, stop]
     running = {"outputs": outputs, **RUNNING}
 
     answers, branches = Answers(registry, sampling, own), Branches(own)
     inputs = [session, permissions, conversations, picker, system, *sampling.inputs]
     runs = [
-        gr.on([send.click, message.submit], answers.say, [message, *inputs], **running),
+        gr.on([send.click, message.submit], answers.say, [message, pictures, *inputs], **running),
         turns.submit(answers.suggested, inputs, **running),
         turns.retry(answers.retry, inputs, **running),
         turns.play(answers.proceed, inputs, **running),
@@ -119,8 +122,21 @@ def make_tools_line(own: OwnTools, registry: ModelRegistry, picker: gr.Dropdown,
     picked.then(describe, picker, line, **QUICK)
 
 
-def make_composer() -> tuple[gr.Textbox, gr.Button, gr.Button]:
-    """The field for the next message, with Send, and Stop in its place while an answer grows."""
+def reads_pictures(model: Model) -> bool:
+    """Whether messages to a model may have pictures."""
+    return model.manifest.images is not None
+
+
+def make_composer(*, shows_pictures: bool) -> tuple[gr.HTML, gr.Textbox, gr.Button, gr.Button]:
+    """The pictures and the text of the next message, with Send, and Stop in its place while an answer grows."""
+    pictures = gr.HTML(
+        [],
+        html_template=pictures_pane.TEMPLATE,
+        js_on_load=pictures_pane.EVENTS,
+        apply_default_css=False,
+        visible=shows_pictures,
+        elem_id="pictures",
+    )
     with gr.Row(elem_id="composer", equal_height=True):
         message = gr.Textbox(
             label="Message",
@@ -135,7 +151,7 @@ def make_composer() -> tuple[gr.Textbox, gr.Button, gr.Button]:
         )
         send = gr.Button("Send", variant="primary", scale=0, min_width=90, elem_id="send")
         stop = gr.Button("Stop", scale=0, min_width=90, interactive=False, elem_id="chat-stop")
-    return message, send, stop
+    return pictures, message, send, stop
 
 
 def make_settings(registry: ModelRegistry) -> tuple[gr.Textbox, SamplingControls]:
@@ -168,14 +184,14 @@ class Answers:
     sampling: SamplingControls
     own: OwnTools | None
 
-    def say(self, request: gr.Request, text: str, *inputs: Any) -> Iterator[Frame]:  # noqa: ANN401 - values of components
+    def say(self, request: gr.Request, text: str, pictures: object, *inputs: Any) -> Iterator[Frame]:  # noqa: ANN401 - values of components
         """Send a message after the last one."""
 
         def change(tree: MessageTree, use: ToolUse | None) -> MessageTree:
             tree = tree if use is None else with_the_rest_refused(tree)
-            return tree.add(tree.leaf, user_message(text))
+            return tree.add(tree.leaf, user_message(text or "", read_pictures(pictures)))
 
-        if text and text.strip():
+        if (text and text.strip()) or pictures:
             yield from self.after(request, inputs, change, clears_field=True)
 
     def suggested(self, request: gr.Request, event: gr.EventData, *inputs: Any) -> Iterator[Frame]:  # noqa: ANN401 - likewise
@@ -186,7 +202,8 @@ class Answers:
         """Send a message in another version, as another branch."""
 
         def change(tree: MessageTree, _: ToolUse | None) -> MessageTree:
-            return tree.add(tree.nodes[place_in(tree, event)].parent, user_message(text_of(event)))
+            node = tree.nodes[place_in(tree, event)]
+            return tree.add(node.parent, user_message(text_of(event), node.message.get("images") or ()))
 
         yield from self.after(request, inputs, change)
 
@@ -302,5 +319,6 @@ class Picks:
             return (gr.skip(),) * (len(self.offer.outputs) + 1 + FRAME_LENGTH + len(self.sampling.inputs))
         has_chat = can_chat(model)
         with shown_errors():
-            shown_frame = frame(None, tree_in(stored), asks=self.branches.asks(request))
+            shown_frame = list(frame(None, tree_in(stored), asks=self.branches.asks(request)))
+            shown_frame[FIELD + 1] = gr.update(visible=reads_pictures(model))
         return (*self.offer.updates(name, has_chat), gr.update(visible=has_chat), *shown_frame, *self.sampling.defaults_of(model))
