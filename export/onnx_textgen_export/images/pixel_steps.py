@@ -81,6 +81,8 @@ class Step(Protocol):
 
 def resized(ops: Operators, picture: Picture, height: ir.Value, width: ir.Value, resample: int) -> Picture:
     """A picture of another size by one of Pillow's filters."""
+    if resample not in {LANCZOS, *RESIZE_MODES}:
+        raise ValueError(f"the filter {resample} is not known")
     if resample == LANCZOS:
         columns = filtered(ops, picture.pixels, lanczos_weights(ops, picture.width, width))
         turned = filtered(ops, ops.op("Transpose", columns, perm=[0, 1, 3, 2]), lanczos_weights(ops, picture.height, height))
@@ -202,10 +204,12 @@ class PadToSquare:
         before = [ops.floor_div(each, two) for each in missing]
         after = [ops.op("Sub", each, first) for each, first in zip(missing, before, strict=True)]
         pads = ops.op("Concat", none, *before, none, *after, axis=0)
-        color = ops.op("Reshape", ops.constant(self.color, np.float32), ops.constant([1, len(self.color), 1, 1]))
-        shifted = ops.op("Sub", ops.cast(picture.pixels, ir.DataType.FLOAT), color)  # so that padding by 0 pads by the color
-        padded = ops.op("Add", ops.op("Pad", shifted, pads), color)
-        return Picture(ops.cast(padded, ir.DataType.UINT8), longest, longest)
+        padded = list[ir.Value]()
+        for channel, color in enumerate(self.color):  # one at a time, as an operator pads by one number
+            pixels = ops.op("Gather", picture.pixels, ops.constant(channel), axis=1)
+            value = ops.op("Squeeze", ops.constant(color, np.uint8), ops.constant(0))
+            padded.append(ops.op("Pad", pixels, pads, value))
+        return Picture(ops.op("Concat", *padded, axis=1), longest, longest)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -289,9 +293,9 @@ def steps_of(settings: Mapping[str, Any]) -> list[list[Step]]:
 
 def colors_of(settings: Mapping[str, Any]) -> Color:
     """The color of padding: the one that is named, or the mean of all pictures."""
-    named = settings.get("background_color")
+    named, mean = settings.get("background_color"), settings.get("image_mean") or 0
     if named is None:
-        named = [int(255 * each) for each in settings.get("image_mean") or (0, 0, 0)]
+        named = [int(255 * each) for each in (mean if isinstance(mean, Sequence) else (mean,) * 3)]
     return tuple(named) if isinstance(named, Sequence) else (int(named),) * 3
 
 

@@ -54,8 +54,8 @@ def matching_graph(processor: Processor, shape: Sequence[int], name: str, last: 
     wanted = [processor.read(each).pixels[name].numpy() for each in pictures]
     best, reason = float("inf"), "its settings name no size"
     for steps in steps_of(processor.settings):
-        model = processor_graph(steps, last, name, shape)
         try:
+            model = processor_graph(steps, last, name, shape)
             found = run_processor(model, pictures)
         except Exception as error:  # noqa: BLE001 - of an order of steps that does not give the shape
             reason = f"{error!s:.100}".splitlines()[0]

@@ -19,7 +19,7 @@ from ..errors import OptionError, PackageError, PromptError
 from ..generation.continuation import Continuation
 from ..generation.request import KeptContext, Request
 from ..generation.steps import shifted
-from ..images.image_rows import without_images
+from ..images.image_rows import ReadImage, without_images
 from ..images.in_messages import kept
 from ..inference.prefill import Progress
 from ..options.checks import shown, whole_number
@@ -52,6 +52,8 @@ class Session:
         self.messages: list[Message] = []
         """The turns of a chat; empty if the session is a plain text."""
         self._token_ids: list[int] = []
+        self.pictures: Sequence[ReadImage] = ()
+        """The pictures of a plain text, which holds them; a chat's messages have theirs."""
         self._version = 0
         """Number of changes to the session; by it a stream detects that the session changed after the stream began."""
 
@@ -87,11 +89,13 @@ class Session:
             if self._token_ids and not self.messages:
                 raise PromptError("this session is a plain text and takes no chat messages; begin another session for them")
             self.encode_chat([*self.messages, *messages])  # raises if the template refuses them, or they are too long
-            self.messages += map(kept, messages)
+            self.messages += messages if self.opened.images is None else [kept(each) for each in messages]
         elif self.messages:
             raise PromptError('this session is a chat; append messages such as {"role": "user", "content": "Hello"}')
         else:
             self._token_ids = self.ids_with(cast("Prompt", more))
+            if self.opened.images is not None:
+                self.pictures = self.opened.images.rows.of(self._token_ids)
         self._version += 1
 
     def encode_chat(self, messages: Sequence[Message]) -> list[int]:
@@ -234,6 +238,7 @@ class Session:
         """Make another session with the same tokens and messages; later changes to one do not affect the other."""
         other = Session(self.generator, self.inputs)
         other.messages, other._token_ids = list(self.messages), list(self._token_ids)
+        other.pictures = self.pictures
         other.context.snapshot = self.context.snapshot
         return other
 

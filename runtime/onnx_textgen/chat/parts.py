@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..errors import LOG, TemplateError
@@ -63,10 +63,10 @@ def as_part(part: object) -> Mapping[str, Any]:
     return {"type": "text", "text": named(part)}
 
 
-def readable(messages: Sequence[Message], *, kept: Mapping[str, Any] | None = None) -> list[Message]:
+def readable(messages: Sequence[Message], *, is_kept: Callable[[object], bool] = lambda part: False) -> list[Message]:
     """Messages of the roles that templates know, whose contents are text, or parts with text; a missing content is empty.
 
-    `kept`: a part that stays, for the place of a picture. A `function_call`, OpenAI's older form, becomes one of `tool_calls`.
+    `is_kept`: of a part that stays, as the place of a picture. A `function_call`, OpenAI's older form, becomes one of `tool_calls`.
 
     Other parts (images, sounds, files) of earlier messages and of a tool's results become a short text that names them, with one
     line in the log. Raises `TemplateError` for one in the last message of a user that no answer follows: it is what is asked about.
@@ -85,14 +85,14 @@ def readable(messages: Sequence[Message], *, kept: Mapping[str, Any] | None = No
         if role == "function":
             message.setdefault("tool_call_id", CALL_ID.format(place - 1))
         parts = content if isinstance(content, list | tuple) else ()
-        unread = [part for part in parts if not is_read(part) and part != kept]
+        unread = [part for part in parts if not is_read(part) and not is_kept(part)]
         if unread:
             if place > answered and role == "user":
                 kind = unread[0].get("type") if isinstance(unread[0], Mapping) else unread[0]
                 raise TemplateError(f"the models here read text, found a part of the type {shown(kind)}; leave it out")
             kinds |= dict.fromkeys(map(named, unread))
         if parts:
-            message["content"] = [part if part == kept else as_part(part) for part in parts]
+            message["content"] = [part if is_kept(part) else as_part(part) for part in parts]
         made.append(message)
     if kinds:
         LOG.warning("a chat has parts that are no text: %s", " ".join(kinds))

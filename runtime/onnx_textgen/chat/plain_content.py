@@ -33,6 +33,8 @@ class Rendered:
     marked: str
     mark: str = ""
     """Parts the control tokens that messages wrote; "" if there are none."""
+    pictures: tuple[int, ...] = ()
+    """The numbers of the pictures that it has, in their order."""
 
     @property
     def text(self) -> str:

@@ -56,20 +56,24 @@ class ImageRows:
         """`width`: of a row."""
         self.width, self.lock = width, threading.Lock()
         self.by_id = weakref.WeakValueDictionary[int, ReadImage]()
+        self.living = weakref.WeakValueDictionary[bytes, ReadImage]()
+        """By digest, those that anyone holds."""
         self.kept = collections.OrderedDict[bytes, ReadImage]()
         """By digest, the one used last at the end."""
 
     def known(self, digest: bytes) -> ReadImage | None:
         """A picture that was read before."""
         with self.lock:
-            if (found := self.kept.get(digest)) is not None:
-                self.kept.move_to_end(digest)
-            return found
+            found = self.living.get(digest)
+        if found is not None:
+            self.keep(found)
+        return found
 
     def keep(self, image: ReadImage) -> None:
         """Make a picture known, and forget those that were not used for longest."""
         with self.lock:
-            self.kept[image.digest] = image
+            self.kept[image.digest] = self.living[image.digest] = image
+            self.kept.move_to_end(image.digest)
             self.by_id.update(dict.fromkeys(image.ids, image))
             while len(self.kept) > 1 and (
                 len(self.kept) > KEPT_IMAGES or sum(each.rows.nbytes for each in self.kept.values()) > KEPT_BYTES

@@ -12,10 +12,8 @@ from .image_rows import ReadImage
 from .pictures import as_data_url, bytes_of_base64
 
 TYPES = ("image", "image_url", "input_image")
-PLACE: dict[str, str] = {"type": "image"}
-"""The place of a picture in a message, as chat templates know it."""
-MARK = "\uf8ff(picture)\uf8ff"
-"""The place in a text, for a template that knows no parts."""
+PLACE = "place"
+"""The key of a part that is the place of a picture, which chat templates know by its type: the number of the picture."""
 NOT_FETCHED = "pictures at an address are not fetched; give a data URL with base64"
 Message = Mapping[str, Any]
 
@@ -62,13 +60,16 @@ def as_base64(data: object) -> bytes:
 
 
 def without_pictures(messages: Sequence[Message]) -> tuple[list[dict[str, Any]], list[object]]:
-    """Messages with `PLACE` for each picture, and the pictures in their order."""
+    """Messages with a place for each picture, and the pictures in their order."""
     made, found = list[dict[str, Any]](), list[object]()
     for message in messages:
         content, changed = message.get("content"), dict(message)
         if isinstance(content, list | tuple):
-            found += [source_of(part) for part in content if is_picture(part)]
-            changed["content"] = [dict(PLACE) if is_picture(part) else part for part in content]
+            parts = list[object]()
+            for part in content:
+                parts.append({"type": "image", PLACE: len(found)} if is_picture(part) else part)
+                found += [source_of(part)] if is_picture(part) else []
+            changed["content"] = parts
         made.append(changed)
     return made, found
 
@@ -78,7 +79,7 @@ def kept(message: Message) -> Message:
     content = message.get("content")
     if not isinstance(content, list | tuple) or not any(map(is_picture, content)):
         return message
-    parts = [PLACE | {"image": as_data_url(source_of(part))} if is_picture(part) else part for part in content]
+    parts = [{"type": "image", "image": as_data_url(source_of(part))} if is_picture(part) else part for part in content]
     return {**message, "content": parts}
 
 
@@ -89,26 +90,30 @@ def shown(content: object) -> str:
     return " ".join("[picture]" if is_picture(part) else str(part.get("text", "")) for part in content if isinstance(part, Mapping))
 
 
-def places_in(messages: Sequence[Message]) -> int:
-    """How many pictures have a place in messages."""
+def is_place(part: object) -> bool:
+    """Return whether a part is the place of a picture that was read."""
+    return isinstance(part, Mapping) and isinstance(part.get(PLACE), int)
+
+
+def places_in(messages: Sequence[Message]) -> tuple[int, ...]:
+    """The numbers of the pictures that have a place in messages, in their order."""
     contents = [message.get("content") for message in messages]
-    return sum(part == PLACE for content in contents if isinstance(content, list) for part in content)
+    return tuple(part[PLACE] for content in contents if isinstance(content, list) for part in content if is_place(part))
 
 
-def as_text(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Messages with a mark in the text for each place, for a template that writes no parts."""
+def as_text(messages: Sequence[Message], mark: str) -> list[dict[str, Any]]:
+    """Messages with a mark in the text for each place, for a template that writes no parts; its number follows the mark."""
     made = list[dict[str, Any]]()
     for message in messages:
         content = message.get("content")
         if isinstance(content, list):
-            content = [{"type": "text", "text": f"{MARK}\n"} if part == PLACE else part for part in content]
+            content = [{"type": "text", "text": f"{mark}{part[PLACE]}{mark}\n"} if is_place(part) else part for part in content]
         made.append({**message, "content": content})
     return made
 
 
 def expanded(text: str, count: int, record: ImageRecord) -> str | None:
-    """A rendered chat with what each picture becomes in its place; None if it has another number of places."""
-    text = text.replace(MARK, record.placeholder)
+    """A text with what each picture becomes in its place; None if it has another number of places."""
     return text.replace(record.placeholder, record.expansion) if text.count(record.placeholder) == count else None
 
 
@@ -117,5 +122,5 @@ def placed(ids: Sequence[int], images: Sequence[ReadImage], record: ImageRecord)
     rows: Iterator[int] = (each for image in images for each in image.ids)
     made = [next(rows, -1) if each == record.token_id else each for each in ids]
     if sum(each == record.token_id for each in ids) != sum(len(image.ids) for image in images):
-        raise TemplateError("the text has other places for pictures than there are pictures; export the model again")
+        raise TemplateError("the text itself has the token that stands for a row of a picture; take it out")
     return made

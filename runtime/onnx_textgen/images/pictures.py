@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import base64
 import binascii
-import contextlib
 import io
 import os
 import re
-import warnings
-from collections.abc import Callable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -28,15 +27,17 @@ PICTURE = "picture"
 """The input of an image processor's graph: pixels uint8 [height, width, 3]."""
 MOST_BYTES = 50 << 20
 """Of a file."""
-MOST_PIXELS = 100_000_000
-"""Of a picture: 300 MB of pixels."""
-MOST_EDGE = 65_500
-"""Pixels along an edge, as in a JPEG."""
+MOST_PIXELS = 64_000_000
+"""Of a picture: 192 MB."""
+MOST_EDGE = 12_000
+"""Pixels along an edge: some models pad a picture to a square, which takes 432 MB then."""
 MOST_ASPECT = 200
 """Times that one edge is longer than the other; transformers refuses such pictures too."""
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
 """Those of Pillow that are decoded, where it has them; others bring code that few have looked at."""
 DATA_URL = re.compile(r"data:(?:image/[\w.+-]+)?(?:;[\w=.+-]+)*?;base64,", re.IGNORECASE | re.ASCII)
+AT_ONCE = threading.BoundedSemaphore(2)
+"""How many pictures are decoded at once: each takes more memory than its file."""
 Pixels = npt.NDArray[np.uint8]
 
 
@@ -52,6 +53,8 @@ def read_picture(source: object) -> Pixels:
         raise ImageError(f"a picture should be a path, bytes, an array or an image of Pillow, found {shown(source)}")
     if isinstance(source, str) and (found := DATA_URL.match(source)):
         return decoded(bytes_of_base64(source[found.end() :]))
+    if isinstance(source, str) and not source:
+        raise ImageError("the path of a picture is empty; give a file")
     if isinstance(source, str) and re.match(r"\w+://|data:", source):
         raise ImageError(f"a picture is not fetched, found the address {shown(source)}; give a file or a data URL with base64")
     if isinstance(source, str | os.PathLike):
@@ -135,7 +138,7 @@ def of_image(opened: Callable[[], Image]) -> Pixels:
     with explain_missing("reading pictures", "images"):
         from PIL import Image, ImageOps, UnidentifiedImageError  # noqa: PLC0415 - not installed everywhere
     try:
-        with quiet_pillow():
+        with AT_ONCE:
             image = opened()
             check_size(image.width, image.height)
             image.seek(0)
@@ -165,20 +168,13 @@ def rgb(image: Image) -> Pixels:
     return np.array(image.convert("RGB"), dtype=np.uint8)
 
 
-@contextlib.contextmanager
-def quiet_pillow() -> Iterator[None]:
-    """Within the context Pillow does not warn of what is checked here: the number of pixels."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
 def check_size(width: int, height: int) -> None:
     """Raise `ImageError` for a picture without pixels, or with too many."""
     if width < 1 or height < 1:
         raise ImageError(f"the picture has {width} x {height} pixels; give one with some")
     if width * height > MOST_PIXELS or max(width, height) > MOST_EDGE:
-        raise ImageError(f"the picture has {width:,} x {height:,} pixels; {MOST_PIXELS:,} in all are taken here. Make it smaller")
+        most = f"{MOST_PIXELS:,} in all, and {MOST_EDGE:,} an edge, are taken"
+        raise ImageError(f"the picture has {width:,} x {height:,} pixels; {most}. Make it smaller")
     if max(width, height) > MOST_ASPECT * min(width, height):
         raise ImageError(f"the picture has {width:,} x {height:,} pixels, a strip; one edge may be {MOST_ASPECT} times the other")
 
@@ -187,7 +183,7 @@ def of_array(source: object) -> Pixels:
     """The pixels of an array."""
     try:
         array = np.asarray(source)
-    except (TypeError, ValueError) as error:
+    except Exception as error:  # whatever a library's own array raises
         raise ImageError(f"a picture should be a path, bytes, an array or an image of Pillow, found {shown(source)}") from error
     if array.dtype.kind not in "uif" or array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (1, 3, 4)):
         if array.dtype.kind in "uif":

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
+import re
+import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
@@ -15,7 +18,7 @@ from ..chat.parts import readable
 from ..chat.plain_content import PlainContent, Rendered
 from ..errors import ImageError, TemplateError
 from ..images.image_rows import ReadImage
-from ..images.in_messages import PLACE, as_text, expanded, placed, places_in, without_pictures
+from ..images.in_messages import as_text, expanded, is_place, placed, places_in, without_pictures
 from ..options.checks import whole_number
 from ..options.keywords import TemplateInputs
 from ..text.chat_template import check_messages, render_chat
@@ -62,12 +65,13 @@ class ChatEncoder:
         if (reader := self.opened.images) is None:
             return readable(messages), []
         places, sources = without_pictures(messages)
-        return readable(places, kept=PLACE), [reader.read(each) for each in sources]
+        self.encoder.check_room(len(sources))
+        return readable(places, is_kept=is_place), [reader.read(each) for each in sources]
 
     def ids_of(self, rendered: Rendered, images: Sequence[ReadImage]) -> list[int]:
         """Token ids of a rendered chat with pictures."""
         ids, about = rendered.encode(self.opened.tokenizer), self.opened.manifest.images
-        return ids if about is None else placed(ids, images, about)
+        return ids if about is None else placed(ids, [images[each] for each in rendered.pictures], about)
 
     def turn(
         self,
@@ -126,15 +130,20 @@ class ChatEncoder:
         if opened.chat_template is None:
             raise TemplateError(f"{opened.manifest.name} has no chat template; give it a plain text")
         write = functools.partial(self.write, tools=tools, inputs=inputs, begins=begins, continues=continues)
-        about, count = opened.manifest.images, places_in(messages)
+        about, count, mark = opened.manifest.images, len(places_in(messages)), f"\uf8ff{secrets.token_hex(8)}\uf8ff"
         if about is None or count == 0:
             return write(messages)
-        forms = [messages, as_text(messages)] if opened.chat_format.derived.takes_parts else [as_text(messages)]
-        for form in forms:
-            rendered = write(form)
-            if (text := expanded(rendered.marked, count, about)) is not None:
-                return Rendered(text, rendered.mark)
-        raise ImageError("the chat template does not write the places of all pictures; put them into messages of the user")
+        if opened.chat_format.derived.takes_parts:
+            rendered = write(messages)
+            if len(rendered.pictures) == count and (text := expanded(rendered.marked, count, about)) is not None:
+                return dataclasses.replace(rendered, marked=text)
+        rendered = write(as_text(messages, mark))
+        marks = re.compile(f"{mark}([0-9]+){mark}")
+        pictures = tuple(map(int, marks.findall(rendered.marked)))
+        text = expanded(marks.sub(lambda _: about.placeholder, rendered.marked), count, about)
+        if text is None or sorted(pictures) != list(range(count)):
+            raise ImageError("the chat template does not write the places of all pictures; put them into messages of the user")
+        return dataclasses.replace(rendered, marked=text, pictures=pictures)
 
     def write(
         self, messages: Messages, *, tools: Sequence[Tool], inputs: TemplateInputs, begins: bool, continues: bool
@@ -153,9 +162,21 @@ class ChatEncoder:
             variables=inputs.get("chat_template_kwargs"),
         )
 
+        order = dict[str, tuple[int, ...]]()
+        """Of each text that the template wrote, the pictures in its messages, which may be in another order."""
+
+        def noted(form: Messages, /, **given: Any) -> str:  # noqa: ANN401 - as `render_chat` takes it
+            text = write(form, **given)
+            order[text] = places_in(form)
+            return text
+
+        pictures = list[tuple[int, ...]]()
+
         def render(marked: Messages, tools: Sequence[Mapping[str, Any]] | None, documents: object) -> str:
-            return fitted(functools.partial(write, documents=documents), marked, tools)
+            text = fitted(functools.partial(noted, documents=documents), marked, tools)
+            pictures.append(order[text])
+            return text
 
         rendered = self.plain_content.rendered(render, messages, tools=shown, documents=inputs.get("documents"))
         check_characters(rendered.marked, self.encoder.context_length)
-        return rendered
+        return dataclasses.replace(rendered, pictures=pictures[-1])

@@ -57,12 +57,26 @@ class PromptEncoder:
         reader, about = self.opened.images, self.opened.manifest.images
         if reader is None or about is None:
             raise ImageError(f"{self.opened.manifest.name} reads text alone; leave the pictures out")
+        self.check_room(len(pictures))
         text, missing = prompt, len(pictures) - prompt.count(about.placeholder)
         text = about.placeholder * max(missing, 0) + text
         if (whole := expanded(text, len(pictures), about)) is None:
             raise ImageError(f"the text has more places {about.placeholder} than there are pictures ({len(pictures)})")
         images = [reader.read(each) for each in pictures]
         return placed(self.opened.tokenizer.encode(whole), images, about)
+
+    def check_room(self, pictures: int) -> None:
+        """Raise `LongPromptError` for pictures that do not fit in the context, before any of them is read."""
+        about = self.opened.manifest.images
+        if about is not None and (tokens := pictures * about.tokens) >= self.context_length:
+            raise LongPromptError(
+                f"{pictures:,} pictures take {tokens:,} tokens; this model takes {self.context_length:,}. Leave some out"
+            )
+
+    def refuse_images(self, ids: Sequence[int], what: str) -> None:
+        """Raise `ImageError` for ids of pictures, where only text is possible."""
+        if min(ids, default=0) < 0:
+            raise ImageError(f"{what} of text alone; leave the pictures out")
 
     def encode_whole(self, text: str, pair: str | None = None) -> tuple[list[int], list[int]]:
         """Token ids and types of what a text encoder reads, cut as its makers cut it; raises `PromptError` if there are none."""

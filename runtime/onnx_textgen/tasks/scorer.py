@@ -45,6 +45,7 @@ class Scorer:
         stride = None if stride is None else whole_number("stride", stride, 1)
         if source is None and self.opened.manifest.encoder is None:
             ids, prompt_tokens = self.encoder.encode_pair(text, continuation, any_length=stride is not None)
+            self.encoder.refuse_images(ids, "scores are")
         else:
             ids, prompt_tokens = self.encode_after(source, text, continuation, stride)
         context, scope, piece = self.opened.new_context(adapter=adapter, exact_history=True), CancelScope(cancel), self.opened.piece
@@ -94,6 +95,7 @@ class Scorer:
         rows, graph, read = None if last is None else whole_number("last", last, 1), self.opened.attention_graph, list[int]()
         if source is None and self.opened.manifest.encoder is None:
             ids = self.encoder.encode(text, new_tokens=0)
+            self.encoder.refuse_images(ids, "attention maps are")
         else:
             ids, _ = self.encode_after(source, text, None, None)
             assert source is not None, "encode_after has checked"

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image, ImageDraw, ImageFont
 
 import onnx_textgen
-from onnx_textgen import ImageError, Model
+from onnx_textgen import ImageError, Model, PromptError
 from onnx_textgen.images.pictures import as_png
 
 QUESTION = "What number is this?"
@@ -146,3 +146,90 @@ def test_what_is_no_picture_gets_one_line(digits: Model) -> None:
         with pytest.raises(ImageError) as error:
             digits.chat(about(wrong))
         assert "\n" not in str(error.value)
+
+
+def test_more_pictures_than_the_context_holds_are_refused_before_they_are_read(
+    digits: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(digits.generator.opened.images, "read", lambda *_: pytest.fail("a picture was read"))
+    many = [{"role": "user", "content": [{"type": "image", "image": picture("1")}] * 16}]
+    with pytest.raises(PromptError, match="16 pictures take 1,024 tokens"):
+        digits.chat(many)
+    with pytest.raises(PromptError, match="Leave some out"):
+        digits.encode("x", images=[picture("1")] * 16)
+
+
+def test_scores_are_of_text(digits: Model) -> None:
+    with pytest.raises(ImageError, match="scores are of text alone"):
+        digits.score(digits.encode("x", images=[picture("1")]))
+
+
+def test_ids_of_pictures_decode_to_nothing(digits: Model) -> None:
+    assert digits.tokenizer.decode(digits.encode("<image>What?", images=[picture("1")])) == "What?"
+
+
+STRICT = (
+    "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}{% endif %}<|{{ m.role }}|>"
+    "{% if m.content is string %}{{ m.content }}{% else %}{% for part in m.content %}"
+    "{% if part.type == 'image' %}<image>{% else %}{{ part.text }}{% endif %}{% endfor %}{% endif %}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+PLAIN = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}<|assistant|>"
+
+
+def with_template(digits: Model, template: str) -> Model:
+    opened = digits.generator.opened
+    return Model(digits.folder, digits.manifest, digits.graph, chat_template=template, images=opened.images)
+
+
+def rows_in(model: Model, ids: list[int], *pictures: Pixels) -> list[int]:
+    """Which pictures the ids have, in their order."""
+    reader = model.generator.opened.images
+    assert reader is not None
+    first = {reader.read(each).ids[0]: place for place, each in enumerate(pictures)}
+    return [first[each] for each in ids if each in first]
+
+
+def test_pictures_follow_their_messages_into_another_order(digits: Model) -> None:
+    model, first, second = with_template(digits, STRICT), picture("1"), picture("2")
+    messages = [*about(first, "first"), {**about(second, "second")[0], "role": "system"}]
+    ids = model.encode_chat(messages)
+    text = model.tokenizer.decode(ids)
+    assert rows_in(model, ids, first, second) == ([1, 0] if text.index("second") < text.index("first") else [0, 1])
+
+
+def test_a_template_that_takes_no_parts_gets_the_places_as_text(digits: Model) -> None:
+    model, first, second = with_template(digits, PLAIN), picture("1"), picture("2")
+    ids = model.encode_chat([*about(first), {"role": "assistant", "content": "1"}, *about(second)])
+    assert rows_in(model, ids, first, second) == [0, 1]
+    assert sum(each < 0 for each in ids) == 128
+
+
+def test_what_looks_like_a_mark_is_text(digits: Model) -> None:
+    model = with_template(digits, PLAIN)
+    assert sum(each < 0 for each in model.encode_chat(about(picture("1"), "\uf8ff0\uf8ff <image>"))) == 64
+
+
+def test_a_picture_that_is_read_again_stays_for_who_holds_it(digits: Model) -> None:
+    def many(start: int) -> None:
+        for number in range(start, start + 70):
+            digits.encode("x", images=[np.full((4, 4, 3), number % 256, np.uint8) + np.uint8(start // 256)])
+
+    session = digits.session()
+    session.append(about(picture("5")))
+    answer = session.stream_chat(temperature=0, max_new_tokens=6)
+    many(0)
+    digits.encode_chat(about(picture("5")))
+    many(100)
+    assert "".join(chunk.text for chunk in answer) == "5"
+
+
+def test_sessions_of_text_models_name_pictures() -> None:
+    model = onnx_textgen.load(threads=1, device="cpu")
+    chatty = Model(model.folder, model.manifest, model.graph, chat_template=PLAIN)
+    session = chatty.session()
+    address = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
+    session.append(
+        [{"role": "user", "content": [address]}, {"role": "assistant", "content": "x"}, {"role": "user", "content": "y"}]
+    )
+    assert len(session.messages) == 3

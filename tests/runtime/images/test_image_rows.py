@@ -51,9 +51,12 @@ def test_pictures_stay_while_a_request_holds_them(monkeypatch: pytest.MonkeyPatc
     del first
     for number in (1, 2, 3):
         known.keep(image(number))
-    assert known.known(bytes([0])) is None
+    assert bytes([0]) not in known.kept
     assert known.of(ids) == held
+    assert known.known(bytes([0])) is held[0]  # which keeps it again
     del held
+    for number in (4, 5):
+        known.keep(image(number))
     gc.collect()
     with pytest.raises(PromptError, match="give the picture again"):
         known.of(ids)

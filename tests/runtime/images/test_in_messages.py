@@ -11,8 +11,6 @@ import pytest
 from onnx_textgen.errors import ImageError
 from onnx_textgen.images.image_rows import ReadImage
 from onnx_textgen.images.in_messages import (
-    MARK,
-    PLACE,
     as_text,
     expanded,
     kept,
@@ -74,13 +72,14 @@ def test_messages_keep_their_order() -> None:
     ]
     places, sources = without_pictures(messages)
     assert sources == ["a", "b", "c"]
-    assert places_in(places) == 3 and places[0]["content"] == [PLACE, text, PLACE]
-    assert [part["text"] for part in as_text(places)[0]["content"]] == [f"{MARK}\n", "and", f"{MARK}\n"]
+    assert places_in(places) == (0, 1, 2)
+    assert places_in(places[::-1]) == (2, 0, 1)
+    assert [part["text"] for part in as_text(places, "!")[0]["content"]] == ["!0!\n", "and", "!1!\n"]
     assert shown(messages[0]["content"]) == "[picture] and [picture]"
 
 
 def test_places_are_expanded_if_their_number_is_right() -> None:
-    assert expanded(f"a <image> b {MARK}", 2, ABOUT) == "a <image><image> b <image><image>"
+    assert expanded("a <image> b <image>", 2, ABOUT) == "a <image><image> b <image><image>"
     assert expanded("a <image>", 2, ABOUT) is None
 
 
