@@ -4,6 +4,7 @@ Its parts are those of LLaVA: a SigLIP encoder, a projection of two layers, and 
 drawn dark on light or light on dark, at any place, in many sizes, turned, blurred and noisy.
 
     python -m artifacts.train.digits --out runs/digits
+    python -m artifacts.train.digits --check artifacts/digits     # an exported model, on pictures that training never drew
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ from transformers import (
     SiglipVisionConfig,
 )
 
+import onnx_textgen
+
 SIZE, PATCH, WIDTH = 64, 8, 96
 TOKENS = (SIZE // PATCH) ** 2
 IMAGE, USER, ASSISTANT, END = "<image>", "<|user|>", "<|assistant|>", "<|end|>"
@@ -48,6 +51,8 @@ QUESTIONS = {
     "last": ("What is the last digit?", "Which digit comes last?"),
 }
 SHARES = {"number": 0.7, "count": 0.1, "first": 0.1, "last": 0.1}
+CHECKED = 1000
+"""Pictures for each kind of question."""
 LIGHT = 0.8
 """The share of pictures with dark digits on a light ground."""
 BATCH, RATE, MATRIX_RATE, WARM_UP, HELD_OUT = 64, 1e-3, 0.01, 200, 2000
@@ -161,6 +166,19 @@ def right_answers(model: LlavaForConditionalGeneration, tokenizer: PreTrainedTok
     return right / count
 
 
+def check(folder: Path) -> None:
+    """Ask a package about held-out pictures, and print the share of right answers for each kind of question."""
+    package, draw = onnx_textgen.load(folder, device="cpu"), np.random.default_rng(9)
+    for kind, questions in QUESTIONS.items():
+        right = 0
+        for count in range(CHECKED):
+            number, picture = draw_number(draw)
+            content = [{"type": "image", "image": picture}, {"type": "text", "text": questions[count % len(questions)]}]
+            found = package.chat([{"role": "user", "content": content}], temperature=0, max_new_tokens=6)
+            right += found.text == answer(kind, number)
+        print(f"{kind}: {right} of {CHECKED} right")
+
+
 def save(model: LlavaForConditionalGeneration, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
     """Write the checkpoint with its processor and its chat template."""
     tokenizer.chat_template = TEMPLATE
@@ -178,10 +196,16 @@ def save(model: LlavaForConditionalGeneration, tokenizer: PreTrainedTokenizerFas
 def main() -> None:
     """Train, and print the loss and the share of right answers."""
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    asked.add_argument("--out", type=Path, required=True)
+    asked.add_argument("--out", type=Path)
+    asked.add_argument("--check", type=Path, metavar="DIR")
     asked.add_argument("--steps", type=int, default=6000)
     asked.add_argument("--threads", type=int)
     given = asked.parse_args()
+    if given.check is not None:
+        check(given.check)
+        return
+    if given.out is None:
+        asked.error("give --out, or --check")
     if given.threads:
         torch.set_num_threads(given.threads)
     tokenizer = make_tokenizer()

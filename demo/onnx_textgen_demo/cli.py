@@ -19,7 +19,7 @@ from onnx_textgen.hosts import is_public
 if TYPE_CHECKING:
     from .chat.own_tools import OwnTools
 
-PACKAGE_HELP = "Model folders, or names of embedded models (story, tiny-transformer). Default: the embedded models."
+PACKAGE_HELP = "Model folders, or names of embedded models (story, digits, tiny-transformer). Default: the embedded models."
 
 app = typer.Typer(context_settings={"help_option_names": ["-h", "--help"]}, rich_markup_mode=None, add_completion=False)
 
