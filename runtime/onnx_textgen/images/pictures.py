@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import ImageError, first_line
-from ..extras import explain_missing
 from ..options.checks import shown
 from ..sizes import in_words
 
@@ -81,6 +80,8 @@ def as_data_url(source: object) -> str:
 
 def as_png(pixels: Pixels) -> bytes:
     """A picture as the content of a PNG file."""
+    from ..extras import explain_missing  # noqa: PLC0415 - its imports take long, and most texts have no pictures
+
     with explain_missing("keeping pictures", "images"):
         from PIL import Image  # noqa: PLC0415 - not installed everywhere
     file = io.BytesIO()
@@ -135,6 +136,8 @@ def decoded(content: bytes) -> Pixels:
 
 def of_image(opened: Callable[[], Image]) -> Pixels:
     """The pixels of an image of Pillow, whose size is checked before they are read."""
+    from ..extras import explain_missing  # noqa: PLC0415 - as above
+
     with explain_missing("reading pictures", "images"):
         from PIL import Image, ImageOps, UnidentifiedImageError  # noqa: PLC0415 - not installed everywhere
     try:
