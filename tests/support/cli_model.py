@@ -38,7 +38,7 @@ class AlphabetDecoder:
     """Prefers the id after the last one."""
 
     rows, part_size, capabilities = 1, 512, SimpleNamespace(has_states=False)
-    prompt_engine, engines, has_windows = None, (None,), False
+    prompt_engine, engines, has_windows, images = None, (None,), False, None
 
     def __init__(self, geometry):
         self.geometry = geometry
@@ -126,6 +126,7 @@ class CharacterModel:
         return self.tokenizer if self.has_tokenizer else None
 
     cache_tensors = ()
+    images = None
 
     def memory(self, tokens):
         return SimpleNamespace(total_bytes=192 * tokens)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 from collections.abc import Sequence
 from pathlib import Path
@@ -109,7 +110,7 @@ def with_images(source: Source, images: Images) -> Source:
     )
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True)
 class ImageWriter:
     """Writes and proves the graphs that read pictures, next to a decoder that takes their rows."""
 
@@ -118,7 +119,7 @@ class ImageWriter:
     weights: Weights
     options: ExportOptions
 
-    @property
+    @functools.cached_property
     def proof(self) -> ImageProof:
         """What compares the graphs with PyTorch."""
         images = self.images

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import onnx_ir as ir
 import onnxruntime
 import torch
 from torch import Tensor
@@ -69,10 +71,8 @@ def matching_graph(processor: Processor, shape: Sequence[int], name: str, last: 
     raise ExportError(f"no known order of steps computes what {processor.name} does ({reason}); add --text-only")
 
 
-def run_processor(model: Any, pictures: Sequence[Pixels]) -> list[npt.NDArray[np.float32]]:  # noqa: ANN401 - an ir.Model
+def run_processor(model: ir.Model, pictures: Sequence[Pixels]) -> list[npt.NDArray[np.float32]]:
     """What a processor's graph makes of pictures."""
-    import onnx_ir as ir  # noqa: PLC0415
-
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     session = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString(), options, providers=["CPUExecutionProvider"])
@@ -111,14 +111,16 @@ class ImageProof:
         self.source, self.weights, self.processor, self.part, self.record = source, weights, processor, part, record
         self.pictures = trial_pictures(SIZES[:3])
 
+    @functools.cached_property
     def reads(self) -> list[Read]:
         """What transformers' processor makes of the pictures."""
         return [self.processor.read(each) for each in self.pictures]
 
-    def wanted_rows(self, read: Read) -> npt.NDArray[np.float32]:
-        """transformers' rows of a picture."""
+    @functools.cached_property
+    def wanted_rows(self) -> list[npt.NDArray[np.float32]]:
+        """transformers' rows of the pictures."""
         with self.weights.present():
-            return np.array(self.part.rehearse(tuple(read.pixels.values())).numpy())
+            return [np.array(self.part.rehearse(tuple(read.pixels.values())).numpy()) for read in self.reads]
 
     def prove(self, folder: Path, levels_apart: float, *, precision: Precision, roundings: Roundings | None) -> Proven:
         """Compare rows, logits and greedy tokens; raises `ExportError` where they differ too much."""
@@ -128,11 +130,8 @@ class ImageProof:
         opened = opened_for_proof(self.source, folder / "model.onnx", precision=precision, roundings=roundings)
         with as_export_error(), opened as (session, changes, tolerance), self.weights.present(changes):
             known = self.reader_of(folder).rows
-            reads = self.reads()
-            images = [
-                ReadImage(bytes([number]), self.part.rehearse(tuple(each.pixels.values())).numpy())
-                for number, each in enumerate(reads)
-            ]
+            reads = self.reads
+            images = [ReadImage(bytes([number]), rows) for number, rows in enumerate(self.wanted_rows)]
             for image in images:
                 known.keep(image)
 
@@ -163,8 +162,7 @@ class ImageProof:
     def rows_of(self, folder: Path) -> tuple[float, float]:
         """The largest error of a folder's rows relative to the largest number, and the smallest cosine."""
         vision, error, cosine = open_session(folder / VISION_GRAPH, device="cpu"), 0.0, 1.0
-        for read in self.reads():
-            want = self.wanted_rows(read)
+        for read, want in zip(self.reads, self.wanted_rows, strict=True):
             (got,) = vision.ort.run([IMAGE_ROWS], {name: value.numpy() for name, value in read.pixels.items()})
             error = max(error, float(np.abs(got - want).max() / np.abs(want).max()))
             products = (got * want).sum(1) / (np.linalg.norm(got, axis=1) * np.linalg.norm(want, axis=1) + 1e-30)
@@ -223,7 +221,6 @@ class ImageProof:
     def constants(self, ids: Sequence[int], used: Sequence[Read]) -> dict[str, Tensor]:
         """What else the model takes: of each picture, and of each token of a text."""
         found = dict[str, Tensor]()
-        tokens = self.part.ids.shape[1]
         for name, value in used[0].constants.items():
             if name in {"input_ids", "attention_mask"}:
                 continue
@@ -231,7 +228,6 @@ class ImageProof:
                 found[name] = (torch.tensor([list(ids)]) == self.record.token_id).to(value.dtype)
             else:
                 found[name] = torch.cat([read.constants[name] for read in used])
-        assert tokens, "a picture has tokens"
         return found
 
     def sample_length(self) -> int:

@@ -137,7 +137,7 @@ def context_length_of(module: nn.Module, given: int | None) -> int:
 
 
 def width_of(module: nn.Module) -> int:
-    """The width of the token embedding, which a transformers model names: its first embedding may be one of positions in pictures."""
+    """The width of the token embedding. A transformers model names it: its first embedding may be of positions in pictures."""
     named = getattr(module, "get_input_embeddings", None)
     if named is not None and isinstance(found := named(), nn.Embedding):
         return found.embedding_dim
