@@ -22,6 +22,7 @@ from .no_files import NO_FILES, make_sparse
 from .values import places
 
 PACKAGES = list(embedded_packages().values())
+STORY = embedded_packages()["story"]
 FILES = [path for package in PACKAGES for path in sorted(package.rglob("*")) if path.is_file()]
 PROMPT, TOKENS = [5, 9, 2, 40], 8
 files = st.sampled_from(FILES)
@@ -135,7 +136,7 @@ BESIDE = (
     *("sitecustomize.py", "modeling.py", "additional_chat_templates/default.jinja", "manifest.json.bak", ".manifest.json"),
     "README.md",
 )
-UNLISTED = sorted({*BESIDE, *ALLOWED_FILES} - read_manifest(PACKAGES[0]).files.keys())
+UNLISTED = sorted({*BESIDE, *ALLOWED_FILES} - read_manifest(STORY).files.keys())
 KINDS: dict[str, Callable[[Path], object]] = {
     "settings": lambda place: place.write_bytes(INJECTED),
     "a folder": Path.mkdir,
@@ -147,13 +148,13 @@ KINDS: dict[str, Callable[[Path], object]] = {
 
 def put_beside(folder: Path, name: str, what: str) -> Verdict:
     """Put a file more into a package: it takes no effect, and one that a package may have is refused."""
-    link_files(PACKAGES[0], folder)
+    link_files(STORY, folder)
     (folder / name).parent.mkdir(exist_ok=True)
     KINDS[what](folder / name)
 
     def is_same(model: onnx_textgen.Model) -> bool:
         ids = model.generate(PROMPT, max_new_tokens=TOKENS, temperature=0).token_ids
-        return ids == ids_of(PACKAGES[0]) and model.chat_template is None and model.manifest == read_manifest(PACKAGES[0])
+        return ids == ids_of(STORY) and model.chat_template is None and model.manifest == read_manifest(STORY)
 
     return judged(lambda: open_model(folder), is_same)
 
