@@ -71,6 +71,7 @@ KINDS: dict[str, Kind] = {
     "internvl": Kind(SQUARE, {"image_seq_length": 4}),
     "janus": Kind(SQUARE, {"num_image_tokens": 16}),
     "llava": Kind(CROPPED, LLAVA),
+    "smolvlm": Kind(LONGEST, {"image_seq_len": 4}),
     "vipllava": Kind(CROPPED, LLAVA, two_layers),
 }
 """Types that are exported."""

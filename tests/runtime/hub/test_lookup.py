@@ -238,7 +238,7 @@ def test_the_inventory_names_what_ships_and_what_the_cache_holds(cache):
     (cache / "models--someone--torch" / "snapshots" / REVISION).mkdir(parents=True)
     shutil.copytree(folder, folder.parent / ("b" * 40))
     found = {entry.name: entry for entry in inventory.list_models()}
-    assert list(found) == ["story", "tiny-transformer", "someone/story", f"someone/story@{'b' * 40}"]
+    assert list(found) == ["digits", "story", "tiny-transformer", "someone/story", f"someone/story@{'b' * 40}"]
     one = found["someone/story"]
     assert (one.precision, one.context_length, one.has_chat_template, one.origin) == ("int8", 512, False, "hub cache")
     assert one.size_bytes == found["story"].size_bytes
