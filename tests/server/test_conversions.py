@@ -138,7 +138,7 @@ def test_earlier_parts_that_are_no_text_are_named_and_the_last_are_refused(route
 def test_images_of_earlier_messages_of_ollama_are_named() -> None:
     asked = {"role": "user", "content": "What is it?", "images": ["aGk="]}
     first, _ = readable(of_ollama([asked, {"role": "assistant", "content": "A dog."}]))
-    assert [part["text"] for part in first["content"]] == ["[image left out]", "What is it?"]
+    assert [part["text"] for part in first["content"]] == ["What is it?", "[image left out]"]
     with pytest.raises(TemplateError, match="the models here read text"):
         readable(of_ollama([asked]))
 

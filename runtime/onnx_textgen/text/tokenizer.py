@@ -231,7 +231,7 @@ class TextTokenizer:
 
         The library makes U+FFFD of all byte tokens of a run (`<0x0A><0xE2>`) if one is not UTF-8; here it is that one alone.
         """
-        visible = [token_id for token_id in ids if token_id >= 0 and token_id not in self._hidden]  # below 0: of pictures
+        visible = [token_id for token_id in ids if token_id not in self._hidden]
         if self._byte_of_character and not self._added_ids.isdisjoint(visible):  # whose text the library takes for bytes
             tokens = (self._token(token_id) for token_id in visible)
             return b"".join(self.token_bytes(token) for token in tokens if token is not None).decode("utf-8", "replace")

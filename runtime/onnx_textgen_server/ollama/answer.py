@@ -102,7 +102,8 @@ def as_response(text: str, thinking: str, _: Sequence[ToolCall]) -> dict[str, An
 def answer_chat(name: str, model: Model, body: ChatRequest, max_seconds: float | None) -> Answer:
     """The answer to `/api/chat`; raises `TemplateError`, `PromptError` and `OptionError`."""
     inputs = {"tools": functions_among(body.tools or ())} | body.thinking_inputs(name, thinks=model.chats.thinks)
-    messages, options = to_chat(body.messages), body.options_of_call(model.manifest.geometry.context_length)
+    messages = to_chat(body.messages, pictures_first=model.manifest.images is not None)
+    options = body.options_of_call(model.manifest.geometry.context_length)
     chat = [{"role": "system", "content": body.system}, *messages] if body.system else messages
     call = ChatCall(chat, inputs, options, cache_salt=body.cache_salt, is_shortened=body.truncate)
     return Answer(name, ChatJob(name, model, call, max_seconds), as_message, "chat")

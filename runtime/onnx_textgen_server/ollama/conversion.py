@@ -14,12 +14,16 @@ def pictures(given: Sequence[Any] | None) -> list[dict[str, Any]]:
     return [{"type": "image", "base64": each} for each in given or ()]
 
 
-def to_chat(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """The messages. Calls without ids get some; a result belongs to the first open call of its tool."""
+def to_chat(messages: Sequence[Message], *, pictures_first: bool = False) -> list[dict[str, Any]]:
+    """The messages. Calls without ids get some; a result belongs to the first open call of its tool.
+
+    `pictures_first`: pictures come before their text, as most models that read them were trained.
+    """
     chat, open_calls, count = list[dict[str, Any]](), list[tuple[str, str]](), 0
     for message in messages:
         text = message.content or ""
-        parts = [*pictures(message.images), {"type": "text", "text": text}]  # the order in which most models were trained
+        parts = [{"type": "text", "text": text}]
+        parts = [*pictures(message.images), *parts] if pictures_first else [*parts, *pictures(message.images)]
         made: dict[str, Any] = {"role": message.role, "content": parts if message.images else text}
         if message.thinking:
             made["reasoning_content"] = message.thinking

@@ -13,6 +13,7 @@ from onnx_textgen import Chunk, Model, Score
 from onnx_textgen.errors import OptionError
 from onnx_textgen.generation.beam_driver import best_drawn
 from onnx_textgen.generation.continuation import Continuation
+from onnx_textgen.images.image_rows import without_images
 
 from ..requests.infill import ends_of_infill
 from ..serving.jobs import Job
@@ -57,8 +58,8 @@ class Completion:
         return self.model.encode_infill(prompt, self.body.suffix, suffix_first=self.body.suffix_first)
 
     def text_of(self, prompt: str | list[int]) -> str:
-        """A prompt as text."""
-        return prompt if isinstance(prompt, str) else self.model.tokenizer.decode(prompt)
+        """A prompt as text; pictures have none."""
+        return prompt if isinstance(prompt, str) else self.model.tokenizer.decode(without_images(prompt))
 
     async def whole(self) -> dict[str, Any]:
         """See `Answer`."""
