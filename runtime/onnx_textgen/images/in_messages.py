@@ -92,7 +92,7 @@ def shown(content: object) -> str:
 
 def is_place(part: object) -> bool:
     """Return whether a part is the place of a picture that was read."""
-    return isinstance(part, Mapping) and isinstance(part.get(PLACE), int)
+    return isinstance(part, Mapping) and part.get("type") == "image" and isinstance(part.get(PLACE), int)
 
 
 def places_in(messages: Sequence[Message]) -> tuple[int, ...]:

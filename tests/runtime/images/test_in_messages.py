@@ -73,6 +73,7 @@ def test_messages_keep_their_order() -> None:
     places, sources = without_pictures(messages)
     assert sources == ["a", "b", "c"]
     assert places_in(places) == (0, 1, 2)
+    assert places_in([{"role": "user", "content": [{"type": "text", "text": "x", "place": 0}]}]) == ()
     assert places_in(places[::-1]) == (2, 0, 1)
     assert [part["text"] for part in as_text(places, "!")[0]["content"]] == ["!0!\n", "and", "!1!\n"]
     assert shown(messages[0]["content"]) == "[picture] and [picture]"
