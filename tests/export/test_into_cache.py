@@ -14,6 +14,7 @@ from onnx_textgen.package.reading import read_manifest
 from onnx_textgen_export import ExportError
 from onnx_textgen_export.into_cache import make_package
 from support.gguf_files import tiny_model, write_gguf
+from support.image_checkpoints import KINDS, REFUSED, write_checkpoint
 
 
 @pytest.fixture(autouse=True)
@@ -47,3 +48,16 @@ def test_others_are_rounded_to_8_bits_and_a_failure_leaves_the_model_that_was_th
     with pytest.raises(ExportError):
         make_package(str(tmp_path / "checkpoint"), place_of("a/b"), "b", None, "fp32")
     assert read_manifest(place_of("a/b")) == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("model_type", "reads"), [("llava", True), ("gemma3", False), ("qwen3_vl", False)])
+def test_a_part_that_reads_pictures_is_kept_where_it_can_be(
+    model_type: str, reads: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kind = KINDS.get(model_type) or REFUSED[model_type][0]
+    write_checkpoint(model_type, tmp_path / "checkpoint", kind)
+    make_package(str(tmp_path / "checkpoint"), place_of("a/b"), "b", None, "fp32")
+    assert (read_manifest(place_of("a/b")).images is not None) == reads
+    error = capsys.readouterr().err
+    assert ("images: left out" in error) != reads and "--text-only" not in error

@@ -20,7 +20,7 @@ from ..proof.probe_text import probe_ids
 from ..reports import Report
 from ..sources.source import Source
 from ..tokenization.text_assets import TextAssets
-from ..tracing.opening import as_source, open_source
+from ..tracing.opening import Opened, as_source, open_source
 from ..tracing.turns import in_turn
 from ..weights.streamed import Weights, is_of_transformers
 from .adapters import check_adapters, open_adapters, prove_adapters, write_adapters
@@ -74,13 +74,18 @@ def export(
         written = export_text_encoder(module, weights, out, assets=assets, options=asked, folder=where, report=report)
         return Exported(Path(out), written)
     with as_source(opened, asked.context_length) as made:
-        images = None
-        if not asked.text_only and has_pictures(opened.module):
-            from .images import open_images  # noqa: PLC0415
-
-            images = open_images(opened.module, opened.weights, opened.source_path, report)
+        images = None if asked.text_only else images_of(opened, report)
         more: dict[str, Any] = {"source_path": opened.source_path, "report": report, "images": images}
         return export_source(made, opened.weights, out, assets=assets, options=asked, **more)
+
+
+def images_of(opened: Opened, report: Report) -> Images | None:
+    """What reads the pictures of a source; None if it reads text alone, or does not say how."""
+    if not has_pictures(opened.module):
+        return None
+    from .images import open_images  # noqa: PLC0415
+
+    return open_images(opened.module, opened.weights, opened.source_path, report)
 
 
 def has_pictures(module: nn.Module) -> bool:

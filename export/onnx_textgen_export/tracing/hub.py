@@ -33,6 +33,7 @@ PART = re.compile(r"(.*)-\d{5}-of-\d{5}\.gguf", re.DOTALL)
 SETTINGS = frozenset(
     {
         *("config.json", "generation_config.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+        *("preprocessor_config.json", "processor_config.json"),  # of models that read pictures
         *(TOKENIZER, "vocab.json", "merges.txt", "vocab.txt", *SENTENCEPIECE, CHAT_TEMPLATE, "chat_template.json"),
     }
 )

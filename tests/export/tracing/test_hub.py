@@ -18,7 +18,8 @@ from huggingface_hub import constants
 
 from onnx_textgen_export import ExportError
 from onnx_textgen_export.huggingface.checkpoint import refuse_code
-from onnx_textgen_export.tracing.hub import missing_weights, of_adapter, resolve_adapter, resolve_source, wanted
+from onnx_textgen_export.images import processors
+from onnx_textgen_export.tracing.hub import SETTINGS, missing_weights, of_adapter, resolve_adapter, resolve_source, wanted
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 FILES = {
@@ -270,3 +271,7 @@ def test_a_model_that_brings_its_own_code_is_refused_only_where_its_type_is_unkn
     for harmless in ({**config, "model_type": "llama"}, {"model_type": "their_own"}):
         (tmp_path / "config.json").write_text(json.dumps(harmless))
         refuse_code(tmp_path)
+
+
+def test_settings_of_image_processors_are_fetched() -> None:
+    assert set(processors.FILES) <= SETTINGS
