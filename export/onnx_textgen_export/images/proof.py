@@ -235,18 +235,20 @@ class ImageProof:
         return int(self.processor.sample.constants["input_ids"].shape[1])
 
     def compare_greedy(self, decoder: Decoder, image: ReadImage, read: Read, margin: float) -> int:
-        """Continue a text with a picture greedily; raises `ExportError` for a token that PyTorch ranks clearly below another."""
+        """Continue a text with a picture greedily; raises `ExportError` for a token that PyTorch ranks clearly below another.
+
+        The token that stands for a row of a picture is none: PyTorch would look for the picture.
+        """
         one, two, _ = self.texts()
+        possible = np.arange(self.source.geometry.vocab_size) != self.record.token_id
         ids, made = [*one, *image.ids, *two], list[int]()
         room = self.source.geometry.context_length - len(ids) - 1
         logits = decoder.feed(ids)[-1]
         for _ in range(min(GREEDY_TOKENS, room)):
-            made.append(int(logits.argmax()))
-            if made[-1] == self.record.token_id:
-                break
+            made.append(int(np.where(possible, logits, -np.inf).argmax()))
             logits = decoder.feed([made[-1]])[-1]
         want = self.reference([*ids, *made[:-1]], [image], [read])[len(ids) - 1 :]
-        behind = want.max(axis=1) - want[np.arange(len(made)), made]
+        behind = want[:, possible].max(axis=1) - want[np.arange(len(made)), made]
         if len(wrong := np.flatnonzero(behind > margin * np.abs(want).max())):
             raise ExportError(f"greedy token {wrong[0] + 1} after a picture is not PyTorch's, so nothing was written")
         return len(made)
