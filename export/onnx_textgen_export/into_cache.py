@@ -15,9 +15,6 @@ from .exporting.options import ExportOptions
 from .stages import begin_export
 from .tracing.opening import as_source, open_source
 
-HINT = "; add --text-only"
-"""The end of an error of an export, which does not hold here."""
-
 
 def make_package(source: str, folder: Path, name: str, origin: str | None, precision: str | None) -> None:
     """Export a source to a folder, replacing an older package, with the stages on stderr.
@@ -43,6 +40,8 @@ def make_package(source: str, folder: Path, name: str, origin: str | None, preci
         except ExportError as error:
             if not has_pictures(opened.module):
                 raise
+            from .exporting.images import HINT  # noqa: PLC0415 - with transformers, which the source has imported by now
+
             stages.begin(f"images: left out, the text part is exported alone: {str(error).removesuffix(HINT)}")
             write()
     stages.begin(None)

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image
 
 import onnx_textgen
 from onnx_textgen.errors import OptionError
-from onnx_textgen.images.pictures import as_png
 from onnx_textgen_demo.conversation.stored import read_tree
 from onnx_textgen_demo.conversation.user_pictures import read_pictures
 from support.browser import element, elements, wait_until
 from support.chat_page import kept, open_chat, open_empty_chat, press, say, turns_of, wait_for_turns
+from support.drawn_numbers import drawn
 from support.paced_runs import make_chatty
 
 QUESTION = "What number is this?"
@@ -32,10 +32,8 @@ def address(served, digits):
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    image = Image.new("RGB", (64, 64), "white")
-    ImageDraw.Draw(image).text((8, 16), "305", fill="black", font=ImageFont.load_default(27))
     path = tmp_path / "a.png"
-    path.write_bytes(as_png(np.asarray(image)))
+    path.write_bytes(drawn("305"))
     return path
 
 

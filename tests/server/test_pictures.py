@@ -8,25 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import numpy as np
 import pytest
-from PIL import Image, ImageDraw, ImageFont
 
 import onnx_textgen
-from onnx_textgen.images.pictures import as_png
+from support.drawn_numbers import drawn
 from support.live_server import served
 
 anthropic = pytest.importorskip("anthropic")
 ollama = pytest.importorskip("ollama")
 openai = pytest.importorskip("openai")
 QUESTION = "What number is this?"
-
-
-def drawn(number: str) -> bytes:
-    """A PNG file of a number."""
-    image = Image.new("RGB", (64, 64), "white")
-    ImageDraw.Draw(image).text((8, 16), number, fill="black", font=ImageFont.load_default(27))
-    return as_png(np.asarray(image))
 
 
 PICTURE = drawn("305")

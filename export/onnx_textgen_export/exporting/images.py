@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -40,6 +41,8 @@ from ..sources.source import Source
 from ..weights.streamed import Weights
 from .options import ExportOptions
 
+HINT = "; add --text-only"
+"""What to do about a part that reads pictures and cannot be exported."""
 VISION_BLOCKS = (64, 32, 16)
 """Blocks of the codes of 8 bits in which a quantised package stores its vision part, the largest first."""
 TOLERANCES: dict[Precision, float] = {"fp32": 1e-3, "fp16": 0.02, "int8": 0.05, "int4": 0.05}
@@ -70,6 +73,16 @@ def token_of_images(config: object) -> int | None:
     return next((found for name in names if isinstance(found := getattr(config, name, None), int)), None)
 
 
+@contextlib.contextmanager
+def hinting() -> Iterator[None]:
+    """Within the context, errors say how the text part is exported alone."""
+    try:
+        yield
+    except ExportError as error:
+        raise ExportError(f"{error}{HINT}") from error
+
+
+@hinting()
 def open_images(module: nn.Module, weights: Weights, folder: Path | None, report: Report) -> Images | None:
     """What reads the pictures of a checkpoint; None if it does not say how. Raises `ExportError` if that cannot be exported."""
     if folder is None or not folder.is_dir() or not has_processor(folder):
@@ -87,8 +100,10 @@ def open_images(module: nn.Module, weights: Weights, folder: Path | None, report
         raise ExportError(f"a picture becomes {tokens.shape[1]:,} tokens, and at most {MOST_IMAGE_TOKENS:,} are supported")
     with weights.present():
         part = open_vision(model, tokens, sample.pixels, constants_of_model(sample))
+    if len(sample.pixels) > 1:
+        raise ExportError(f"{processor.name} makes more than one tensor of a picture ({', '.join(sample.pixels)})")
     ((name, pixels),) = sample.pixels.items()
-    graph, levels, _ = matching_graph(processor, list(pixels.shape), name, normalization_of(processor.settings))
+    graph, levels = matching_graph(processor, list(pixels.shape), name, normalization_of(processor.settings))
     if processor.switches:
         report("images: read as a whole, without tiles, so that each becomes as many tokens")
     record = ImageRecord(processor.placeholder, sample.expansion, token_id, tokens.shape[1])
@@ -125,6 +140,7 @@ class ImageWriter:
         images = self.images
         return ImageProof(self.source, self.weights, images.processor, images.part, images.record)
 
+    @hinting()
     def write(self, folder: Path) -> None:
         """Write the graphs; a quantised package has a vision part of 8 bits, where that loses little."""
         ir.save(self.images.processor_graph, folder / IMAGE_PROCESSOR_GRAPH)
@@ -156,6 +172,7 @@ class ImageWriter:
         tolerance = TOLERANCES[self.options.chosen_precision]
         return dataclasses.replace(self.images.record, golden=tuple(found), tolerance=tolerance)
 
+    @hinting()
     def prove(self, folder: Path, roundings: Roundings | None) -> Proven:
         """Compare a folder with PyTorch from pixels to tokens; raises `ExportError` where they differ too much."""
         return self.proof.prove(folder, self.images.levels, precision=self.options.chosen_precision, roundings=roundings)

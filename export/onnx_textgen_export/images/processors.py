@@ -143,9 +143,9 @@ class Processor:
             self.switches = {name: False for name in TILES if hasattr(self.images, name)}
             reads = [self.read(each) for each in pictures]
         if why := differing(reads):
-            raise ExportError(f"{self.name} makes {why} of pictures of other sizes, which is not supported; add --text-only")
+            raise ExportError(f"{self.name} makes {why} of pictures of other sizes, which is not supported")
         if not reads[0].pixels:
-            raise ExportError(f"{self.name} makes no numbers of a picture; add --text-only")
+            raise ExportError(f"{self.name} makes no numbers of a picture")
         return reads[0]
 
 
@@ -182,7 +182,7 @@ def open_processor(folder: Path, config: PretrainedConfig, takes: frozenset[str]
     try:
         own = own_processor(folder, config)
     except Exception as error:
-        raise ExportError(f"its image processor cannot be opened ({first_line(innermost(error))}); add --text-only") from error
+        raise ExportError(f"its image processor cannot be opened ({first_line(innermost(error))})") from error
     return Processor(own, takes, token_id)
 
 

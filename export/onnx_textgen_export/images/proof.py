@@ -47,8 +47,8 @@ FEW = 9
 """Text tokens around pictures."""
 
 
-def matching_graph(processor: Processor, shape: Sequence[int], name: str, last: Normalization) -> tuple[Any, float, float]:
-    """The graph of an image processor, and its largest and mean difference from transformers' in levels of a pixel.
+def matching_graph(processor: Processor, shape: Sequence[int], name: str, last: Normalization) -> tuple[ir.Model, float]:
+    """The graph of an image processor, and its largest difference from transformers' in levels of a pixel.
 
     Raises `ExportError` if no order of the known steps computes what the processor does.
     """
@@ -64,11 +64,11 @@ def matching_graph(processor: Processor, shape: Sequence[int], name: str, last: 
             continue
         largest, mean = levels(found, wanted, last)
         if largest <= MOST_LEVELS and mean <= MEAN_LEVELS:
-            return model, largest, mean
+            return model, largest
         best = min(best, largest)
     if best < float("inf"):
         reason = f"the nearest differs by {best:.0f} levels of 255"
-    raise ExportError(f"no known order of steps computes what {processor.name} does ({reason}); add --text-only")
+    raise ExportError(f"no known order of steps computes what {processor.name} does ({reason})")
 
 
 def run_processor(model: ir.Model, pictures: Sequence[Pixels]) -> list[npt.NDArray[np.float32]]:
@@ -254,7 +254,7 @@ class ImageProof:
         return len(made)
 
 
-BOTH_WAYS = "its decoder may read the tokens of a picture in both directions, or count their positions otherwise; add --text-only"
+BOTH_WAYS = "its decoder may read the tokens of a picture in both directions, or count their positions otherwise"
 
 
 def constants_of_model(read: Read) -> Mapping[str, Tensor]:

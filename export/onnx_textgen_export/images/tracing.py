@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import onnx_ir as ir
-import torch
 from torch import Tensor
 
+from onnx_textgen.images.image_reader import IMAGE_ROWS
 from onnx_textgen.package.manifest import Target
 
 from ..huggingface.probed_model import attention_as
@@ -16,9 +16,6 @@ from ..tracing.interface import forget_origin
 from ..tracing.tracer import attach_weights, trace_module
 from ..weights.streamed import Weights
 from .vision import VisionPart
-
-ROWS = "image_rows"
-"""The output [tokens, width]."""
 
 
 def trace_vision(part: VisionPart, pixels: tuple[Tensor, ...], target: Target, weights: Weights) -> ir.Model:
@@ -32,15 +29,14 @@ def trace_vision(part: VisionPart, pixels: tuple[Tensor, ...], target: Target, w
             (tuple({} for _ in pixels),),
             name=f"the vision part of {name}",
             inputs=part.names,
-            outputs=[ROWS],
+            outputs=[IMAGE_ROWS],
             check=lambda exported: None,  # every size is fixed
         )
     attach_weights(model, part.module, weights)
     run_passes("trace", model, Settings(target))
     for value, each in zip(model.graph.inputs, pixels, strict=True):
         value.shape = ir.Shape(list(each.shape))
-    with torch.no_grad():
-        model.graph.outputs[0].name = ROWS
+    model.graph.outputs[0].name = IMAGE_ROWS
     model.graph.name = "vision"
     forget_origin(model)
     return model

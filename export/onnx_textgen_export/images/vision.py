@@ -65,7 +65,7 @@ class VisionPart(nn.Module):
             self.module(input_ids=self.ids, **self.constants, **given, use_cache=False)
         self.noted = reading.noted
         if written.rows is None:
-            raise ExportError(f"{type(self.module).__name__} takes images in a way that is not known; add --text-only")
+            raise ExportError(f"{type(self.module).__name__} takes images in a way that is not known")
         rows: Tensor = written.rows.reshape(-1, written.rows.shape[-1])
         return rows
 
@@ -92,7 +92,7 @@ def without_text(model: nn.Module) -> Iterator[None]:
     """Within the context, the text decoder returns its embeddings."""
     decoder: Any = cast(Any, model).get_decoder()
     if decoder is None or decoder is model:
-        raise ExportError(f"{type(model).__name__} has no separate text decoder; add --text-only")
+        raise ExportError(f"{type(model).__name__} has no separate text decoder")
     own = decoder.forward
 
     def forward(*_: object, **given: Any) -> BaseModelOutputWithPast:  # noqa: ANN401 - the decoder's arguments

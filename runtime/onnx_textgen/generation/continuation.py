@@ -68,7 +68,7 @@ class Continuation:
         self.tokenizer, self.prompt_ids, self.config, self.limits = tokenizer, tuple(prompt_ids), config, limits
         self.images: Sequence[ReadImage] = ()
         """The pictures in the prompt, which are held as long as it may be fed."""
-        self.written_ids = prompt_ids = tuple(without_images(prompt_ids))
+        self.written_ids = prompt_ids = without_images(self.prompt_ids)
         """The prompt without the rows of pictures."""
         self.source_ids = tuple(source_ids)
         self.cache_salt: str | None = None

@@ -48,6 +48,11 @@ class GraphRunner:
         """[rows, 1, adapters]: 1 for the adapter of each row."""
         self.images = images
         """The pictures that ids below 0 name."""
+        self.no_rows: npt.NDArray[Any] | None = None
+        """The rows of a run without pictures: the same array each time, which is bound once. None: the graph reads no pictures."""
+        if (taken := self.roles.get(IMAGE_EMBEDS)) is not None:
+            self.no_rows = np.zeros((1, int(taken.shape[-1])), taken.dtype)
+            self.no_rows.flags.writeable = False
 
     def run(
         self,
@@ -75,8 +80,8 @@ class GraphRunner:
                 run = verifier.begin(cache, rows.start, new)
             ends = advanced if mask is not None else [cache.lengths[row] + new for row in rows]
             mask = cache.mask(rows, new) if mask is None else mask
-            if IMAGE_EMBEDS in self.roles:
-                ids = self.with_images(run, ids)
+            if self.no_rows is not None:
+                ids = self.with_images(run, ids, self.no_rows)
             self.set_input(run, "input_ids", ids)
             self.set_input(run, "attention_mask", mask)
             if "position_ids" in self.roles:
@@ -102,11 +107,9 @@ class GraphRunner:
             cache.end(rows, advanced)
         return logits
 
-    def with_images(self, run: Run, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Set the rows of the pictures in a run; returns ids that name these rows. Each input keeps a row, which none may name."""
-        named, rows = (ids, None) if self.images is None or ids.min() >= 0 else self.images.taken(ids)
-        if rows is None:
-            rows = np.zeros((1, self.roles[IMAGE_EMBEDS].shape[-1]), np.float32)  # type: ignore[arg-type]
+    def with_images(self, run: Run, ids: npt.NDArray[np.int64], no_rows: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+        """Set the rows of the pictures in a run, or `no_rows`, which no id names; returns ids that name these rows."""
+        named, rows = (ids, no_rows) if self.images is None or ids.min() >= 0 else self.images.taken(ids)
         self.set_input(run, IMAGE_EMBEDS, rows)
         return named
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from PIL import Image
 import onnx_textgen
 from onnx_textgen_export import export
 from onnx_textgen_export.errors import ExportError
+from onnx_textgen_export.exporting import images
 from onnx_textgen_export.images.processors import Processor, own_processor
 from onnx_textgen_export.images.vision import VisionPart
 from support.image_checkpoints import KINDS, REFUSED, noise, write_checkpoint
@@ -107,3 +109,19 @@ def test_the_proof_finds_a_processor_that_computes_otherwise(tmp_path: Path, mon
     write_checkpoint("llava", tmp_path / "checkpoint", KINDS["llava"])
     with pytest.raises(ExportError, match="no known order of steps"):
         export(tmp_path / "checkpoint", tmp_path / "package")
+
+
+@pytest.mark.slow
+def test_a_processor_of_two_tensors_is_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = Processor.read
+
+    def doubled(processor: Processor, picture: Any) -> Any:
+        read = own(processor, picture)
+        return dataclasses.replace(read, pixels=read.pixels | {"high_res_pixel_values": read.pixels["pixel_values"]})
+
+    monkeypatch.setattr(Processor, "read", doubled)
+    monkeypatch.setattr(images, "open_vision", lambda *_: None)
+    write_checkpoint("llava", tmp_path / "checkpoint", KINDS["llava"])
+    with pytest.raises(ExportError, match=r"more than one tensor of a picture .*; add --text-only") as error:
+        export(tmp_path / "checkpoint", tmp_path / "package")
+    assert "\n" not in str(error.value)

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from onnx_textgen.cli.app import app
 
 pytest.importorskip("PIL")
-from PIL import Image, ImageDraw, ImageFont
-
-from onnx_textgen.images.pictures import as_png
+from support.drawn_numbers import drawn
 
 PROMPT = "<|user|><image>What number is this?<|end|><|assistant|>"
 GREEDY = ["--temperature", "0", "--max-new-tokens", "6"]
@@ -21,10 +18,8 @@ GREEDY = ["--temperature", "0", "--max-new-tokens", "6"]
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    image = Image.new("RGB", (64, 64), "white")
-    ImageDraw.Draw(image).text((8, 16), "305", fill="black", font=ImageFont.load_default(27))
     path = tmp_path / "a picture.png"
-    path.write_bytes(as_png(np.asarray(image)))
+    path.write_bytes(drawn("305"))
     return path
 
 
