@@ -36,6 +36,7 @@ VISION: dict[str, Any] = {
     **{"image_size": SIDE, "patch_size": PATCH, "num_channels": 3, "depth": 2, "embed_dim": 32, "out_hidden_size": 48},
     **{"num_attention_heads": 4, "num_heads": 4, "attention_heads": 4, "num_key_value_heads": 4, "head_dim": 8, "mlp_ratio": 2},
     "hidden_size": 32,
+    "deepstack_visual_indexes": [0, 1],
     **{"projection_dim": 48, "output_dim": 48, "spatial_merge_size": 2, "temporal_patch_size": 2, "num_position_embeddings": 16},
 }
 OUTER: dict[str, Any] = {

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import onnx_ir as ir
-import torch
 from torch import nn
+from transformers import PreTrainedModel
 
 from onnx_textgen.images.golden import SIZES, golden_picture, numbers_of
 from onnx_textgen.package.manifest import (
@@ -26,11 +26,13 @@ from onnx_textgen.package.manifest import (
 )
 
 from ..errors import ExportError
-from ..images.pixel_steps import normalization_of
-from ..images.processors import Processor, has_processor, open_processor
-from ..images.proof import ROWS_COSINE, ImageProof, Proven, constants_of_model, matching_graph
+from ..images.grids import Grid, GridForm, formula_of, made_of
+from ..images.matching import grids_of, matching_graph, matching_grid
+from ..images.positions import decoder_with_axes
+from ..images.processors import GRID_SIZES, Processor, has_processor, open_processor, trial_pictures
+from ..images.proof import ROWS_COSINE, ImageProof, Proven, constants_of_model
 from ..images.tracing import trace_vision
-from ..images.vision import VisionPart, open_vision
+from ..images.vision import Seen, VisionPart, open_vision
 from ..package.writer import write_weights
 from ..passes.order import Settings, run_passes
 from ..passes.quantization.options import Quantization
@@ -45,6 +47,8 @@ HINT = "; add --text-only"
 """What to do about a part that reads pictures and cannot be exported."""
 VISION_BLOCKS = (64, 32, 16)
 """Blocks of the codes of 8 bits in which a quantised package stores its vision part, the largest first."""
+GRID_TOKENS = 1280
+"""Most tokens of a picture that keeps its shape, about a megapixel: of larger ones a processor without a graphics card takes minutes."""
 TOLERANCES: dict[Precision, float] = {"fp32": 1e-3, "fp16": 0.02, "int8": 0.05, "int4": 0.05}
 """How far the numbers of golden pictures may be from the export's on another processor, by precision."""
 
@@ -59,6 +63,10 @@ class Images:
     processor_graph: ir.Model
     levels: float
     """How far the processor's graph is from transformers', in levels of a pixel."""
+    samples: list[Seen]
+    """What the processor makes of some pictures."""
+    decoder: nn.Module | None = None
+    """The text decoder, if it takes positions on several axes."""
 
 
 def reads_images(module: nn.Module) -> bool:
@@ -93,21 +101,56 @@ def open_images(module: nn.Module, weights: Weights, folder: Path | None, report
     token_id = cast(int, token_of_images(model.config))
     takes = frozenset(inspect.signature(model.forward).parameters) | parameters_of_features(model)
     processor = open_processor(folder, model.config, takes, token_id)
-    sample = processor.sample
-    ids = torch.tensor([processor.tokenizer(sample.expansion, add_special_tokens=False)["input_ids"]])
-    tokens = ids[ids == token_id][None]
-    if not 1 <= tokens.shape[1] <= MOST_IMAGE_TOKENS:
-        raise ExportError(f"a picture becomes {tokens.shape[1]:,} tokens, and at most {MOST_IMAGE_TOKENS:,} are supported")
+    (name,) = processor.sample.pixels
+    opened = open_grid(model, processor, name, report) if processor.varying else open_fixed(model, processor, name)
     with weights.present():
-        part = open_vision(model, tokens, sample.pixels, constants_of_model(sample))
-    if len(sample.pixels) > 1:
-        raise ExportError(f"{processor.name} makes more than one tensor of a picture ({', '.join(sample.pixels)})")
-    ((name, pixels),) = sample.pixels.items()
-    graph, levels = matching_graph(processor, list(pixels.shape), name, normalization_of(processor.settings))
-    if processor.switches:
+        open_vision(opened.part, opened.samples)
+        if opened.part.form is not None:
+            given = {name: processor.sample.pixels[name]} | constants_of_model(processor.sample)
+            found = decoder_with_axes(model, token_id, given, cast(Grid, opened.samples[0].grid))
+            opened = dataclasses.replace(opened, decoder=found)
+    if any(switch is False for switch in processor.switches.values()):
         report("images: read as a whole, without tiles, so that each becomes as many tokens")
-    record = ImageRecord(processor.placeholder, sample.expansion, token_id, tokens.shape[1])
-    return Images(processor, part, record, graph, levels)
+    return opened
+
+
+def open_fixed(model: PreTrainedModel, processor: Processor, name: str) -> Images:
+    """What reads pictures that all become as many tokens."""
+    sample = processor.sample
+    tokens = processor.ids(sample).count(processor.token_id)
+    if not 1 <= tokens <= MOST_IMAGE_TOKENS:
+        raise ExportError(f"a picture becomes {tokens:,} tokens, and at most {MOST_IMAGE_TOKENS:,} are supported")
+    part = VisionPart(model, processor.token_id, tokens, name, constants_of_model(sample))
+    graph, levels = matching_graph(processor, list(sample.pixels[name].shape), name)
+    record = ImageRecord(processor.placeholder, sample.expansion, processor.token_id, tokens)
+    return Images(processor, part, record, graph, levels, [Seen(sample.pixels[name])])
+
+
+def open_grid(model: PreTrainedModel, processor: Processor, name: str, report: Report) -> Images:
+    """What reads pictures that become tokens by their size."""
+    try:
+        graph, levels, way = matching_grid(processor, name)
+        if way.tokens > GRID_TOKENS:
+            processor.limit(way.edges(GRID_TOKENS))
+            report(f"images: those that would become more than {GRID_TOKENS:,} tokens ({way.tokens:,} by its settings) are made smaller")
+            graph, levels, way = matching_grid(processor, name)
+    except ExportError as error:
+        raise ExportError(f"{processor.name} makes {processor.varying} of pictures of other sizes, which is not supported ({error})") from error
+    grids, reads = grids_of(way.layout.shape, graph, trial_pictures(GRID_SIZES)), processor.samples
+    expansion, breaks = processor.without_grid(reads, grids)
+    constants = [constants_of_model(each) for each in reads]
+    form = GridForm(
+        way.layout.shape,
+        tuple(formula_of(sizes, grids) for sizes in zip(*(each.pixels[name].shape for each in reads), strict=True)),
+        {key: made_of([each[key] for each in constants], grids) for key in constants[0]},
+    )
+    part = VisionPart(model, processor.token_id, 0, name, {})
+    part.form = form
+    record = ImageRecord(
+        processor.placeholder, expansion, processor.token_id, min(way.tokens, GRID_TOKENS), has_grid=True, row_break_ids=breaks
+    )
+    samples = [Seen(form.as_split(each.pixels[name], grid), grid) for each, grid in zip(reads, grids, strict=True)]
+    return Images(processor, part, record, graph, levels, samples)
 
 
 def parameters_of_features(model: Any) -> frozenset[str]:  # noqa: ANN401 - a class of transformers
@@ -120,9 +163,14 @@ def with_images(source: Source, images: Images) -> Source:
     """The decoder with the input for the rows of pictures."""
     embedding = cast(nn.Embedding, cast(Any, source.module).get_input_embeddings())
     width = source.geometry.hidden_size
-    return dataclasses.replace(
-        source, images=ImagePart(embedding, width, images.record.token_id, vocab_size=embedding.num_embeddings)
-    )
+    layers = layers_of(source.module)[: images.part.deeper]
+    part = ImagePart(embedding, width, images.record.token_id, embedding.num_embeddings, images.decoder, layers)
+    return dataclasses.replace(source, images=part)
+
+
+def layers_of(module: nn.Module) -> tuple[nn.Module, ...]:
+    """The layers of a model's text decoder."""
+    return tuple(getattr(cast(Any, module).get_decoder(), "layers", ()))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,14 +186,13 @@ class ImageWriter:
     def proof(self) -> ImageProof:
         """What compares the graphs with PyTorch."""
         images = self.images
-        return ImageProof(self.source, self.weights, images.processor, images.part, images.record)
+        return ImageProof(self.source, self.weights, images.processor, images.part, images.record, images.processor_graph)
 
     @hinting()
     def write(self, folder: Path) -> None:
         """Write the graphs; a quantised package has a vision part of 8 bits, where that loses little."""
         ir.save(self.images.processor_graph, folder / IMAGE_PROCESSOR_GRAPH)
-        pixels = tuple(self.images.processor.sample.pixels.values())
-        model = trace_vision(self.images.part, pixels, self.options.target, self.weights)
+        model = trace_vision(self.images.part, self.images.samples[0], self.options.target, self.weights)
         run_passes("optimize", model, self.settings())
         forms: Sequence[Quantization | None] = [None]
         if self.options.chosen_precision in {"int8", "int4"}:

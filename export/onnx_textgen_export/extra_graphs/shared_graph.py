@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from onnx_textgen.backends.signature import IMAGE_EMBEDS
+from onnx_textgen.backends.signature import IMAGE_EMBEDS, POSITION_OFFSETS
 from onnx_textgen.package.manifest import GRAPH, SHARED_FOLDER, SHARED_NAMES
 
 from ..passes.graph.linear import add_constant, sizes_of
@@ -62,7 +62,7 @@ def write_shared_graph(folder: Path, settings: Settings) -> str:
 def for_others(graph: ir.Graph, folder: Path) -> None:
     """Change a graph of the package in `folder` to the form that others expect, in place."""
     for value in list(graph.inputs):
-        if value.name in ("logits_positions", IMAGE_EMBEDS):
+        if value.name in ("logits_positions", IMAGE_EMBEDS, POSITION_OFFSETS):
             graph.inputs.remove(value)  # its default becomes a constant; so others read text alone
     for node in list(graph):
         if node.op_type == "GatherBlockQuantized":

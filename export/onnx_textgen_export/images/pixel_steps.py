@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -26,6 +26,7 @@ RESIZE_MODES: dict[int, dict[str, Any]] = {
 }
 """Filters that the operator Resize knows, with its attributes."""
 LANCZOS_LOBES = 3.0
+CHANNELS = 3
 Color = tuple[int, ...]
 
 
@@ -71,6 +72,9 @@ class Picture:
     width: ir.Value
 
 
+Arrangement = Callable[[Operators, ir.Value, Picture], ir.Value]
+
+
 class Step(Protocol):
     """One step from a picture to a picture."""
 
@@ -87,7 +91,7 @@ def resized(ops: Operators, picture: Picture, height: ir.Value, width: ir.Value,
         columns = filtered(ops, picture.pixels, lanczos_weights(ops, picture.width, width))
         turned = filtered(ops, ops.op("Transpose", columns, perm=[0, 1, 3, 2]), lanczos_weights(ops, picture.height, height))
         return Picture(ops.op("Transpose", turned, perm=[0, 1, 3, 2]), height, width)
-    sizes = ops.op("Concat", ops.constant([1, 3]), height, width, axis=0)
+    sizes = ops.op("Concat", ops.constant([1, CHANNELS]), height, width, axis=0)
     found = ops.op("Resize", picture.pixels, None, None, sizes, antialias=1, exclude_outside=1, **RESIZE_MODES[resample])
     return Picture(found, height, width)
 
@@ -243,16 +247,22 @@ class Normalization:
         return ops.op("Div", ops.op("Sub", found, mean), deviation)
 
 
-def processor_graph(steps: Sequence[Step], last: Normalization, output: str, shape: Sequence[int]) -> ir.Model:
-    """The graph of an image processor: pixels uint8 [height, width, 3] in, float32 of a fixed shape out."""
+def processor_graph(
+    steps: Sequence[Step], last: Normalization, output: str, shape: Sequence[int | str], arrange: Arrangement | None = None
+) -> ir.Model:
+    """The graph of an image processor: pixels uint8 [height, width, 3] in, float32 out.
+
+    `shape`: of the result; `arrange`: what makes it of the numbers of a picture, if its sizes vary.
+    """
     ops = Operators()
-    given = ir.Value(name=PICTURE, shape=ir.Shape(["height", "width", 3]), type=ir.TensorType(ir.DataType.UINT8))
+    given = ir.Value(name=PICTURE, shape=ir.Shape(["height", "width", CHANNELS]), type=ir.TensorType(ir.DataType.UINT8))
     channels_first = ops.op("Unsqueeze", ops.op("Transpose", given, perm=[2, 0, 1]), ops.constant(0))
     height, width = (ops.op("Shape", given, start=axis, end=axis + 1) for axis in (0, 1))
     picture = Picture(channels_first, height, width)
     for step in steps:
         picture = step(ops, picture)
-    found = ops.op("Reshape", last(ops, picture.pixels), ops.constant(list(shape)))
+    numbers = last(ops, picture.pixels)
+    found = ops.op("Reshape", numbers, ops.constant(list(shape))) if arrange is None else arrange(ops, numbers, picture)
     found.name, found.shape, found.type = output, ir.Shape(list(shape)), ir.TensorType(ir.DataType.FLOAT)
     graph = ir.Graph(
         [given],

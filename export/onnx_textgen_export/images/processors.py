@@ -22,12 +22,15 @@ from onnx_textgen.errors import first_line
 from onnx_textgen.package.hf_settings import read_json
 
 from ..errors import ExportError, innermost
+from .grids import Grid
 
 FILES = ("preprocessor_config.json", "processor_config.json")
 TILES = ("do_image_splitting", "crop_to_patches", "do_pan_and_scan")
 """Settings by which processors cut large pictures into tiles; without them every picture becomes as many tokens."""
 TRIAL_SIZES = ((64, 48), (131, 257), (40, 40), (1100, 700))
 """Heights and widths of pictures whose shapes are compared."""
+GRID_SIZES = ((140, 252), (196, 84), (112, 308), (280, 168), (84, 420), (224, 224))
+"""Of pictures that show how numbers follow the grid: no two have the same."""
 BEFORE, AFTER = "a ", " b"
 Pixels = npt.NDArray[np.uint8]
 
@@ -57,28 +60,31 @@ class Read:
 
 
 class Processor:
-    """A processor of transformers that makes the same number of tokens of every picture."""
+    """A processor of transformers: one that makes the same number of tokens of every picture, or a grid that follows its shape."""
 
     def __init__(self, own: ProcessorMixin, takes: frozenset[str], token_id: int) -> None:
         """`takes`: the arguments of the model's forward; `token_id`: of the tokens whose embeddings a picture replaces.
 
-        Raises `ExportError` for a processor that makes other numbers of tokens of other pictures, and for one whose use is unknown.
+        Raises `ExportError` for a processor whose use is unknown.
         """
         self.own: Any = own
         self.takes, self.token_id = takes, token_id
         self.images: Any = self.own.image_processor
         self.tokenizer: Any = self.own.tokenizer
         self.name = type(self.images).__name__.removesuffix("Pil")
-        self.switches: dict[str, bool] = {}
-        """The settings of tiles that are turned off."""
+        self.switches: dict[str, Any] = {}
+        """Settings that are changed: tiles are turned off."""
         self.placeholder = self.find_placeholder()
-        self.sample = self.read_alike()
+        self.varying = ""
+        """What differs between pictures of several sizes; empty: all become as many tokens."""
+        self.samples = self.read_samples()
 
     @property
     def settings(self) -> dict[str, Any]:
         """The settings of the image processor."""
+        own = {name: value for name, value in vars(self.own).items() if isinstance(value, int)}  # such as spatial_merge_size
         found = {name: value for name, value in vars(self.images).items() if not name.startswith("_")}
-        return {name: plain(value) for name, value in found.items()}
+        return {name: plain(value) for name, value in (own | found | self.switches).items()}
 
     def find_placeholder(self) -> str:
         """The text that stands for a picture before it is expanded: a special token that the processor expands."""
@@ -135,18 +141,56 @@ class Processor:
         constants = {name: value for name, value in inputs.items() if name not in pixels}
         return Read(pixels, constants, self.expanded(self.placeholder, picture))
 
-    def read_alike(self) -> Read:
-        """What it makes of the first of some pictures; raises `ExportError` if it makes other shapes of others."""
+    def read_samples(self) -> list[Read]:
+        """What it makes of some pictures, without tiles where these make the difference."""
         pictures = trial_pictures()
         reads = [self.read(each) for each in pictures]
         if differing(reads):
             self.switches = {name: False for name in TILES if hasattr(self.images, name)}
             reads = [self.read(each) for each in pictures]
-        if why := differing(reads):
-            raise ExportError(f"{self.name} makes {why} of pictures of other sizes, which is not supported")
-        if not reads[0].pixels:
-            raise ExportError(f"{self.name} makes no numbers of a picture")
-        return reads[0]
+        if len(reads[0].pixels) != 1:
+            numbers = f"more than one tensor of a picture ({', '.join(reads[0].pixels)})" if reads[0].pixels else "no numbers of a picture"
+            raise ExportError(f"{self.name} makes {numbers}")
+        if not (why := differing(reads)):
+            return reads[:1]
+        self.varying = why
+        return [self.read(each) for each in trial_pictures(GRID_SIZES)]
+
+    @property
+    def sample(self) -> Read:
+        """What it makes of the first of these pictures."""
+        return self.samples[0]
+
+    def limit(self, edges: Mapping[str, int]) -> None:
+        """Change the limits of its pictures' sizes."""
+        self.switches["size"] = dict(edges)
+        self.samples = [self.read(each) for each in trial_pictures(GRID_SIZES)]
+
+    def ids(self, read: Read) -> list[int]:
+        """The token ids of what a picture becomes."""
+        found: list[int] = self.tokenizer(read.expansion, add_special_tokens=False)["input_ids"]
+        return found
+
+    def without_grid(self, reads: Sequence[Read], grids: Sequence[Grid]) -> tuple[str, tuple[int, ...]]:
+        """What pictures become with one token for all of a grid's, and the ids between two rows of a grid; raises `ExportError`."""
+        token = str(self.tokenizer.convert_ids_to_tokens(self.token_id))
+        ends, breaks = set[tuple[str, str]](), set[tuple[int, ...]]()
+        for read, (height, width) in zip(reads, grids, strict=True):
+            before, _, rest = read.expansion.partition(token)
+            ends.add((before, rest.rpartition(token)[2] if token in rest else rest))
+            ids = self.ids(read)
+            places = [place for place, each in enumerate(ids) if each == self.token_id]
+            if len(places) != height * width:
+                raise ExportError(f"{self.name} makes {len(places)} tokens of a picture with a grid of {height} by {width}")
+            if height > 1:
+                breaks.add(tuple(ids[places[width - 1] + 1 : places[width]]))
+            row, between = [self.token_id] * width, list(ids[places[width - 1] + 1 : places[width]]) if height > 1 else []
+            if ids[places[0] : places[-1] + 1] != [*row, *(height - 1) * [*between, *row]]:
+                raise ExportError(f"{self.name} writes more than tokens of rows between those of a picture")
+        if len(ends) != 1 or len(breaks) != 1:
+            raise ExportError(f"{self.name} writes other texts around pictures of other sizes")
+        ((before, after),), ((between_rows),) = ends, breaks
+        return before + token + after, between_rows
 
 
 def differing(reads: Sequence[Read]) -> str:

@@ -1,7 +1,7 @@
 """Values that a model's code reads out of tensors: noted in a trial run, and given again while the code is traced.
 
 The code of many vision parts loops over sizes that it reads from a tensor, or picks rows by a mask, which a graph cannot follow. Of
-pictures of one shape these values are always the same.
+pictures of one shape these values are always the same; of others, `grids` finds how they follow the size.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from ..errors import ExportError
+
 Site = tuple[str, int, object]
 """File and line of the code that reads, and by which function."""
 READING = frozenset(
@@ -24,6 +26,10 @@ READING = frozenset(
     }
 )
 REPEATING = frozenset({torch.repeat_interleave, Tensor.repeat_interleave})
+FEW = 16
+"""Numbers that are repeated one by one."""
+MAKING = frozenset({torch.arange, torch.zeros, torch.ones, torch.full, torch.linspace})
+"""Functions that make a tensor from numbers, which may be tensors."""
 
 
 class ReadOutValues(TorchFunctionMode):
@@ -42,10 +48,11 @@ class ReadOutValues(TorchFunctionMode):
             return self.value(func, lambda: func(*args, **given))
         if func is Tensor.__getitem__:
             return func(args[0], self.index(func, args[1]))
+        if func in MAKING:
+            return func(*(self.number(func, each) for each in args), **given)
         if func in REPEATING and isinstance(times := args[1] if len(args) > 1 else given.get("repeats"), Tensor):
-            counts = self.value(func, times.tolist)
             rest = {name: value for name, value in given.items() if name != "repeats"}
-            return func(args[0], torch.tensor(counts), **rest | {"output_size": sum(counts)})
+            return repeated(args[0], self.value(func, times.tolist), rest)
         return func(*args, **given)
 
     def index(self, func: object, index: Any) -> Any:  # noqa: ANN401 - whatever a tensor is indexed with
@@ -61,7 +68,7 @@ class ReadOutValues(TorchFunctionMode):
         return tuple(made) if isinstance(index, tuple) or len(made) != 1 else made[0]
 
     def number(self, func: object, value: object) -> Any:  # noqa: ANN401 - a number, or None
-        """The end of a slice."""
+        """A number that may be a tensor, as the end of a slice."""
         return self.value(func, lambda: int(value)) if isinstance(value, Tensor) else value
 
     def value(self, func: object, read: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever is read
@@ -82,3 +89,13 @@ class ReadOutValues(TorchFunctionMode):
         while frame.f_back is not None and ("/torch/" in frame.f_code.co_filename or frame.f_code.co_filename == __file__):
             frame = frame.f_back
         return frame.f_code.co_filename, frame.f_lineno, func
+
+
+def repeated(values: Tensor, counts: Any, rest: dict[str, Any]) -> Tensor:  # noqa: ANN401 - numbers, or symbols of the tracer
+    """Each entry of a tensor as often as its count says; `rest`: the other arguments of `torch.repeat_interleave`."""
+    times = counts if isinstance(counts, list) else [counts]
+    if values.ndim == 1 and len(times) == len(values) <= FEW:
+        return torch.cat([values[index : index + 1].expand(count) for index, count in enumerate(times)])
+    if not all(isinstance(each, int) for each in times):
+        raise ExportError("its code repeats numbers in a way that is not known")
+    return torch.repeat_interleave(values, torch.tensor(counts), **rest | {"output_size": sum(times)})

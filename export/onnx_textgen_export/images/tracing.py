@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import onnx_ir as ir
-from torch import Tensor
+import torch
 
 from onnx_textgen.images.image_reader import IMAGE_ROWS
 from onnx_textgen.package.manifest import Target
@@ -15,28 +15,31 @@ from ..passes.order import Settings, run_passes
 from ..tracing.interface import forget_origin
 from ..tracing.tracer import attach_weights, trace_module
 from ..weights.streamed import Weights
-from .vision import VisionPart
+from .patch_steps import HEIGHT, WIDTH
+from .vision import Seen, VisionPart
 
 
-def trace_vision(part: VisionPart, pixels: tuple[Tensor, ...], target: Target, weights: Weights) -> ir.Model:
+def trace_vision(part: VisionPart, sample: Seen, target: Target, weights: Weights) -> ir.Model:
     """The vision part as a model in float32 whose weights are read on demand; raises `ExportError` if it cannot be traced."""
-    attention = part.attention(pixels) if target == "ort" else OWN
-    name = type(part.module).__name__
+    attention = part.attention(sample) if target == "ort" else OWN
+    name, split = type(part.module).__name__, sample.pixels.shape if part.form is None else part.form.split
+    varying = {axis: torch.export.Dim.DYNAMIC for axis, size in enumerate(split) if isinstance(size, str)}
     with attention_as(part.module, attention), OnnxSubstitutes():
         model = trace_module(
             part,
-            pixels,
-            (tuple({} for _ in pixels),),
+            (sample.pixels,),
+            (varying,),
             name=f"the vision part of {name}",
-            inputs=part.names,
+            inputs=[part.name],
             outputs=[IMAGE_ROWS],
-            check=lambda exported: None,  # every size is fixed
+            check=lambda exported: None,  # the comparison has pictures of several sizes
         )
     attach_weights(model, part.module, weights)
     run_passes("trace", model, Settings(target))
-    for value, each in zip(model.graph.inputs, pixels, strict=True):
-        value.shape = ir.Shape(list(each.shape))
+    model.graph.inputs[0].shape = ir.Shape(list(split))
     model.graph.outputs[0].name = IMAGE_ROWS
+    if part.form is not None and (found := model.graph.outputs[0].shape) is not None:
+        model.graph.outputs[0].shape = ir.Shape([HEIGHT, WIDTH, found[-1]])
     model.graph.name = "vision"
     forget_origin(model)
     return model

@@ -7,6 +7,9 @@ there. So whatever lies between the vision encoder and that place is part of it,
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import inspect
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
@@ -23,8 +26,11 @@ from onnx_textgen.errors import first_line
 from ..errors import ExportError, innermost
 from ..huggingface.probed_model import attention_as
 from ..layers.encoder_attention import ATTENTION, OWN, counted_calls
+from .grids import Grid, GridForm, Made, made_of
 from .read_out_values import ReadOutValues, Site
 
+DEEPER = "deepstack_visual_embeds"
+"""The argument of a text decoder with rows for each of its first layers, which are added to what the layer returns."""
 SCATTERING = frozenset({Tensor.masked_scatter, torch.masked_scatter, Tensor.masked_scatter_})
 
 
@@ -44,58 +50,103 @@ class WrittenRows(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Seen:
+    """What a processor makes of a picture, as a vision part takes it."""
+
+    pixels: Tensor
+    """Its numbers; of a grid, in the shape of `GridForm.split`."""
+    grid: Grid | None = None
+    """Tokens down and across, if they vary."""
+
+
 class VisionPart(nn.Module):
     """A model up to its text decoder, on the tokens of one picture."""
 
-    def __init__(self, model: PreTrainedModel, ids: Tensor, names: Sequence[str], constants: Mapping[str, Tensor]) -> None:
-        """`ids` [1, tokens]: those of one picture; `names`: of the numbers that depend on it; `constants`: what else it takes."""
+    def __init__(self, model: PreTrainedModel, token_id: int, tokens: int, name: str, constants: Mapping[str, Tensor]) -> None:
+        """`tokens`: of the picture, each `token_id`; `name`: of the numbers of the picture; `constants`: what else it takes."""
         super().__init__()
         self.module = model  # under the name that `attach_weights` knows
-        self.ids, self.names, self.constants = ids, tuple(names), dict(constants)
-        self.known: list[tuple[Site, Any]] | None = None
-        """Values read out of tensors in the trial run."""
+        self.token_id, self.tokens, self.name, self.constants = token_id, tokens, name, dict(constants)
+        self.form: GridForm | None = None
+        """How the numbers of the picture follow its grid; None: all pictures have one shape."""
+        self.known: list[tuple[Site, Made]] | None = None
+        """Values read out of tensors in the trial runs."""
         self.noted: list[tuple[Site, Any]] = []
         """Those of the last run."""
+        self.deeper = 0
+        """How many layers of the text decoder get rows of their own, which follow those for the embeddings."""
 
-    def forward(self, *pixels: Tensor) -> Tensor:
-        """Rows [tokens, width] of one picture."""
-        given = dict(zip(self.names, pixels, strict=True))
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Rows [tokens, width] of one picture; of a grid [height, width, width of a row]."""
+        if self.form is None:
+            return self.rows(pixels, self.tokens, self.constants, (0, 0))
+        height, width = self.form.grid_of(pixels)
+        constants = {name: make(height, width) for name, make in self.form.constants.items()}
+        own = pixels.reshape([each(height, width) for each in self.form.shape])
+        if "position_ids" in inspect.signature(self.module.forward).parameters:
+            constants["position_ids"] = torch.arange(height * width)[None]  # else it computes those that its decoder would take
+        rows = self.rows(own, height * width, constants, (height, width))
+        return rows.reshape(height, width, rows.shape[-1])
+
+    def rows(self, pixels: Tensor, tokens: int, constants: Mapping[str, Tensor], grid: Grid) -> Tensor:
+        """The rows [tokens, width] that the model writes into the embeddings."""
         checking = contextlib.nullcontext() if self.known is None else unchecked()
-        with WrittenRows() as written, ReadOutValues(self.known) as reading, without_text(self.module), checking:
-            self.module(input_ids=self.ids, **self.constants, **given, use_cache=False)
+        known = None if self.known is None else [(site, make(*grid)) for site, make in self.known]
+        ids, given = torch.full((1, tokens), self.token_id), dict[str, Any]()
+        with WrittenRows() as written, ReadOutValues(known) as reading, without_text(self.module, given.update), checking:
+            self.module(input_ids=ids, **constants, **{self.name: pixels}, use_cache=False)
         self.noted = reading.noted
         if written.rows is None:
             raise ExportError(f"{type(self.module).__name__} takes images in a way that is not known")
         rows: Tensor = written.rows.reshape(-1, written.rows.shape[-1])
-        return rows
+        deeper: list[Tensor] = given.get(DEEPER) or []
+        self.deeper = len(deeper)
+        return torch.cat([rows, *deeper], dim=1)
 
-    def rehearse(self, pixels: Sequence[Tensor]) -> Tensor:
-        """Run once in PyTorch, and note the values that are read out of tensors; returns the rows."""
-        self.known = None
+    def run(self, seen: Seen) -> Tensor:
+        """The rows [tokens, width] of a picture, by PyTorch alone; the values that are read out of tensors are noted."""
+        known, self.known = self.known, None
         with torch.no_grad(), attention_as(self.module, OWN):
-            rows: Tensor = self(*pixels)
-        self.known = self.noted
-        return rows
+            rows: Tensor = self(seen.pixels)
+        self.known = known
+        return rows.reshape(-1, rows.shape[-1])
 
-    def attention(self, pixels: Sequence[Tensor]) -> str:
+    def rehearse(self, pictures: Sequence[Seen]) -> Tensor:
+        """Run once for each picture, and find how the values that are read out of tensors follow the grid; returns the first rows."""
+        rows, notes = list[Tensor](), list[list[tuple[Site, Any]]]()
+        for each in pictures:
+            rows.append(self.run(each))
+            notes.append(self.noted)
+        sites = [[site for site, _ in each] for each in notes]
+        if any(each != sites[0] for each in sites):
+            raise ExportError(f"{type(self.module).__name__} computes otherwise for pictures of other sizes")
+        grids = [each.grid or (0, 0) for each in pictures]
+        self.known = [
+            (site, made_of([value for _, value in values], grids)) for site, values in zip(sites[0], zip(*notes, strict=True), strict=True)
+        ]
+        return rows[0]
+
+    def attention(self, seen: Seen) -> str:
         """How its attention can be traced: by one operator if all of it goes through transformers' interface."""
         try:
             with torch.no_grad(), counted_calls() as calls, attention_as(self.module, ATTENTION):
-                self(*pixels)
+                self(seen.pixels)
         except Exception:  # noqa: BLE001 - whatever the model's own code raises with another attention
             return OWN
         return ATTENTION if calls else OWN
 
 
 @contextlib.contextmanager
-def without_text(model: nn.Module) -> Iterator[None]:
-    """Within the context, the text decoder returns its embeddings."""
+def without_text(model: nn.Module, note: Callable[[dict[str, Any]], None] = lambda given: None) -> Iterator[None]:
+    """Within the context, the text decoder returns its embeddings; `note` gets its arguments."""
     decoder: Any = cast(Any, model).get_decoder()
     if decoder is None or decoder is model:
         raise ExportError(f"{type(model).__name__} has no separate text decoder")
     own = decoder.forward
 
     def forward(*_: object, **given: Any) -> BaseModelOutputWithPast:  # noqa: ANN401 - the decoder's arguments
+        note(given)
         return BaseModelOutputWithPast(last_hidden_state=given["inputs_embeds"])
 
     decoder.forward = forward
@@ -112,15 +163,15 @@ def unchecked() -> Iterator[None]:
         yield
 
 
-def open_vision(model: PreTrainedModel, ids: Tensor, pixels: Mapping[str, Tensor], constants: Mapping[str, Tensor]) -> VisionPart:
-    """The vision part, rehearsed; raises `ExportError` if its code fails."""
-    part = VisionPart(model, ids, tuple(pixels), constants)
+def open_vision(part: VisionPart, pictures: Sequence[Seen]) -> VisionPart:
+    """A vision part, rehearsed; raises `ExportError` if its code fails."""
     try:
-        rows = part.rehearse(tuple(pixels.values()))
+        rows = part.rehearse(pictures)
     except ExportError:
         raise
     except Exception as error:
-        raise ExportError(f"{type(model).__name__} fails on a picture: {first_line(innermost(error))}") from error
-    if len(rows) != ids.shape[1]:
-        raise ExportError(f"{type(model).__name__} makes {len(rows)} rows of a picture with {ids.shape[1]} tokens")
+        raise ExportError(f"{type(part.module).__name__} fails on a picture: {first_line(innermost(error))}") from error
+    tokens = math.prod(pictures[0].grid) if pictures[0].grid else part.tokens
+    if len(rows) != tokens:
+        raise ExportError(f"{type(part.module).__name__} makes {len(rows)} rows of a picture with {tokens} tokens")
     return part

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import onnx_ir as ir
 
-from onnx_textgen.backends.signature import ENCODER_MASK, HIDDEN_STATES, IMAGE_EMBEDS, LAST_HIDDEN_STATE
+from onnx_textgen.backends.signature import ENCODER_MASK, HIDDEN_STATES, IMAGE_EMBEDS, LAST_HIDDEN_STATE, POSITION_OFFSETS
+from onnx_textgen.images.positions import AXES
 from onnx_textgen.package.manifest import Target
 from onnx_textgen.tasks.attention_maps import ATTENTIONS, CROSS_ATTENTIONS
 
@@ -21,8 +22,15 @@ def input_names(source: Source) -> list[str]:
     """Names of the graph's inputs, in their order."""
     names = ["input_ids", "attention_mask", "logits_positions", *(tensor.name for tensor in source.cache)]
     if source.encoder is None:
-        return names if source.images is None else [*names, IMAGE_EMBEDS]
+        return names + names_of_images(source)
     return [*names, ENCODER_MASK, *(tensor.name for tensor in source.encoder.cross), SOURCE_IDS, SOURCE_MASK]
+
+
+def names_of_images(source: Source) -> list[str]:
+    """Names of what a decoder takes of images; none for text alone."""
+    if source.images is None:
+        return []
+    return [IMAGE_EMBEDS] if source.images.decoder is None else [IMAGE_EMBEDS, POSITION_OFFSETS]
 
 
 def output_names(source: Source, *, hidden_states: bool, attention_maps: bool) -> list[str]:
@@ -39,7 +47,7 @@ def attention_names(source: Source) -> list[str]:
 
 
 def finish_interface(model: ir.Model, source: Source, target: Target, outputs: Sequence[str]) -> None:
-    """Name the dimensions, make `logits_positions` and `image_embeds` optional, and drop inputs that the graph does not read."""
+    """Name the dimensions, make `logits_positions` and what images bring optional, and drop inputs that the graph does not read."""
     graph, geometry = model.graph, source.geometry
     shared = target == "ort" and any(node.op_type == "GroupQueryAttention" for node in graph)
     past, present = ("cache_length", "cache_length") if shared else ("past_length", "total_length")
@@ -56,7 +64,8 @@ def finish_interface(model: ir.Model, source: Source, target: Target, outputs: S
         shapes |= {name: ["batch", "source_length"] for name in (ENCODER_MASK, SOURCE_IDS, SOURCE_MASK)}
         shapes |= {name: list(tensor.shape) for tensor in source.encoder.cross for name in (tensor.name, tensor.present)}
     if source.images is not None:
-        shapes[IMAGE_EMBEDS] = ["image_rows", source.images.width]
+        shapes[IMAGE_EMBEDS] = ["image_rows", source.images.row_width]
+        shapes[POSITION_OFFSETS] = [AXES, *shapes["input_ids"]]
     for value, name in zip(graph.outputs, outputs, strict=True):
         value.name = name  # a tensor that is returned twice has a copy with another name
         if name.startswith((ATTENTIONS, CROSS_ATTENTIONS)):
@@ -79,7 +88,10 @@ def finish_interface(model: ir.Model, source: Source, target: Target, outputs: S
             value.const_value = ir.tensor(np.array([-1], dtype=np.int64), name="logits_positions")
             graph.register_initializer(value)
         if value.name == IMAGE_EMBEDS and source.images is not None:
-            value.const_value = ir.tensor(np.zeros((0, source.images.width), dtype=np.float32), name=IMAGE_EMBEDS)
+            value.const_value = ir.tensor(np.zeros((0, source.images.row_width), dtype=np.float32), name=IMAGE_EMBEDS)
+            graph.register_initializer(value)
+        if value.name == POSITION_OFFSETS:
+            value.const_value = ir.tensor(np.zeros((AXES, 1, 1), dtype=np.int64), name=POSITION_OFFSETS)
             graph.register_initializer(value)
     if source.rotary_switch is not None:
         model.metadata_props["rotary_switch"] = str(source.rotary_switch)

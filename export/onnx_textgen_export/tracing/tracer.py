@@ -7,7 +7,8 @@ a second half of the same graph, which no node connects with the first, until `p
 passes and calibration see all weights at once. Inputs of that half: `source.input_ids` and `source.attention_mask`; outputs:
 `last_hidden_state` and `present.{i}.encoder.key|value`. Its attention weights are further outputs on request, `attentions.{i}` over
 the text and `cross_attentions.{i}` over the source; a decoder's come from its attention operators, see `extra_graphs`.
-A decoder that reads images takes their rows, `image_embeds` (optional, default: none), see `sources/image_rows`.
+A decoder that reads images takes their rows, `image_embeds` (optional, default: none), and where positions have several axes
+`position_offsets` (optional, default: 0), see `sources/image_rows`.
 The model is float32; `passes` quantises it and changes it otherwise.
 """
 
@@ -27,6 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from onnx_textgen.errors import first_line
+from onnx_textgen.images.positions import AXES as POSITION_AXES
 from onnx_textgen.package.manifest import Target
 
 from ..errors import ExportError, innermost
@@ -104,7 +106,7 @@ class FlatDecoder(nn.Module):
         """Logits [batch, k, vocabulary] at the given positions, presents in the order of the pasts, hidden states on request.
 
         Then what the encoder gives for the source. An encoder-decoder's attention weights, on request, follow the presents.
-        `rows`: those of images [rows, width], of a decoder that reads them.
+        `rows`: those of images [rows, width], of a decoder that reads them, and the offsets of positions [3, batch, new], if any.
         """
         images = self.source.images
         reading: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
@@ -144,6 +146,18 @@ def explain(error: BaseException) -> str:
     return line
 
 
+def example_of_images(source: Source, new: int) -> tuple[list[Tensor], list[dict[int, object]]]:
+    """Return examples of what a decoder takes of images, and the dimensions that vary; empty for text alone."""
+    if source.images is None:
+        return [], []
+    dynamic = torch.export.Dim.DYNAMIC
+    rows = torch.zeros(EXAMPLE_ROWS, source.images.row_width)
+    if source.images.decoder is None:
+        return [rows], [{0: dynamic}]
+    offsets = torch.zeros(POSITION_AXES, EXAMPLE_LENGTHS["batch"], new, dtype=torch.int64)
+    return [rows, offsets], [{0: dynamic}, {1: dynamic} if source.one_token else {1: dynamic, 2: dynamic}]
+
+
 def trace(
     source: Source,
     target: Target,
@@ -179,13 +193,14 @@ def trace_by_pytorch(
     dynamic = torch.export.Dim.DYNAMIC
     from_encoder, its_shapes = example_of_encoder(source)
     read, read_shapes = example_source(source)
+    of_images, their_shapes = example_of_images(source, new)
     example = (
         torch.arange(2 * new).reshape(2, new) % geometry.vocab_size,
         torch.ones(2, EXAMPLE_LENGTHS["length"] + new, dtype=torch.int64),
         torch.tensor([new - 1] if source.one_token else [5, 6]),
         [*example_tensors(source.cache), *from_encoder],
         read,
-        [] if source.images is None else [torch.zeros(EXAMPLE_ROWS, source.images.width)],
+        of_images,
     )
     ids = {0: dynamic} if source.one_token else {0: dynamic, 1: dynamic}
     positions = {} if source.one_token else {0: dynamic}
@@ -195,7 +210,7 @@ def trace_by_pytorch(
         positions,
         [*dynamic_dimensions(source.cache), *its_shapes],
         read_shapes,
-        [] if source.images is None else [{0: dynamic}],
+        their_shapes,
     )
     flat = FlatDecoder(source, target, hidden_states=hidden_states, attention_maps=attention_maps)
     check = functools.partial(check_ranges, source=source)
@@ -291,7 +306,7 @@ def named_sizes(exported: torch.export.ExportedProgram, source: Source) -> tuple
     values = {node.name: node.meta["val"] for node in exported.graph.nodes if node.op == "placeholder"}
     ids, mask, _, *more = (values[name].shape for name in exported.graph_signature.user_inputs)
     pasts, others = more[: len(source.cache)], more[len(source.cache) :]
-    others = others if source.images is None else others[:-1]
+    others = others if source.images is None else others[: -1 if source.images.decoder is None else -2]
     rows = [shape[0] for shape in (ids, mask, *more)]
     lengths = [
         size for tensor, shape in zip(source.cache, pasts, strict=True) for what, size in zip(tensor.shape, shape, strict=True)

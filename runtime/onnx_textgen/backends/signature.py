@@ -41,6 +41,8 @@ ENCODER_STATES = "encoder_hidden_states"
 """What other exporters' decoders may take of an encoder, besides the keys and values of their cross-attention."""
 IMAGE_EMBEDS = "image_embeds"
 """The input [rows, width] with the rows of images, which ids below 0 name: -1 the first, -2 the second."""
+POSITION_OFFSETS = "position_offsets"
+"""The input [3, batch, new] that says how far positions on three axes are from the places of tokens in a text with images."""
 WINDOW_LENGTHS, WINDOW_TOTAL, WINDOW_POSITIONS = "window_lengths", "window_total", "window_positions"
 """The inputs that say where layers with a sliding window are in the text; see `windowed_graph`."""
 ROLES = {
@@ -53,6 +55,7 @@ ROLES = {
     ENCODER_MASK: ("ifb", "numbers"),
     ADAPTER_MASK: ("f", "numbers"),
     IMAGE_EMBEDS: ("f", "numbers"),
+    POSITION_OFFSETS: ("i", "integers"),
     **dict.fromkeys((WINDOW_LENGTHS, WINDOW_TOTAL, WINDOW_POSITIONS), ("i", "integers")),
 }
 """The inputs outside the cache that a decoder can provide, with their kinds of types, in NumPy's letters and in words."""

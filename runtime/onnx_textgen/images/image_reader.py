@@ -32,10 +32,9 @@ class ImageReader:
         if set(processor.inputs) != {PICTURE} or made != wanted or IMAGE_ROWS not in vision.outputs:
             raise PackageError("the graphs that read pictures do not fit each other; export the model again")
         shape, _ = vision.outputs[IMAGE_ROWS]
-        if shape != [record.tokens, width]:
-            raise PackageError(
-                f"pictures become rows {shape}, and the decoder takes {[record.tokens, width]}; export the model again"
-            )
+        fits = shape == [record.tokens, width] if not record.has_grid else len(shape) == len(("down", "across", width)) and shape[2] == width
+        if not fits:
+            raise PackageError(f"pictures become rows {shape}, and the decoder takes {width} numbers a row; export the model again")
 
     def close(self) -> None:
         """Release the graphs, and forget the pictures; any later use raises `ModelError`."""
@@ -64,6 +63,7 @@ class ImageReader:
             found = np.asarray(rows, np.float32)
             if not np.isfinite(found).all():
                 raise ModelError("the rows of a picture are not finite; check the model with: onnx-textgen verify DIR")
-            image = ReadImage(digest, found)
+            grid = (found.shape[0], found.shape[1]) if self.record.has_grid else None
+            image = ReadImage(digest, found.reshape(-1, found.shape[-1]), grid, self.record.row_break_ids)
             self.rows.keep(image)
         return image

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import hashlib
+import itertools
 import threading
 import weakref
 from collections.abc import Iterable, Sequence
@@ -28,13 +29,23 @@ LOWEST = -(2**63)
 Rows = npt.NDArray[np.float32]
 
 
+Grid = tuple[int, int]
+"""Rows of a picture down and across."""
+
+
 class ReadImage:
     """A picture that was read. Immutable, so that requests may share it."""
 
-    def __init__(self, digest: bytes, rows: Rows) -> None:
-        """`digest`: of what was read; `rows` [tokens, width]."""
-        self.digest, self.rows = digest, rows
+    def __init__(self, digest: bytes, rows: Rows, grid: Grid | None = None, row_break_ids: Sequence[int] = ()) -> None:
+        """`digest`: of what was read; `rows` [tokens, width]; `grid`: of a picture whose rows follow its size."""
+        self.digest, self.rows, self.grid = digest, rows, grid
         self.ids = ids_of(digest, len(rows))
+        """What a prompt has in the place of the picture."""
+        self.lines = grid or (1, len(rows))
+        """Rows down and across."""
+        if grid is not None and row_break_ids:
+            lines = [[*row_break_ids, *self.ids[start : start + grid[1]]] for start in range(0, len(rows), grid[1])]
+            self.ids = tuple(itertools.chain(*lines))[len(row_break_ids) :]
 
 
 def ids_of(digest: bytes, rows: int) -> tuple[int, ...]:
@@ -47,6 +58,15 @@ def ids_of(digest: bytes, rows: int) -> tuple[int, ...]:
     hashes = (stream >> np.uint64(64 - HASH_BITS)).astype(np.int64)
     found: list[int] = (-1 - (hashes << ROW_BITS | np.arange(rows))).tolist()
     return tuple(found)
+
+
+def place_of(token_id: int) -> int:
+    """Which row of its picture an id names.
+
+    >>> [place_of(each) for each in ids_of(b"a picture", 3)]
+    [0, 1, 2]
+    """
+    return (-1 - token_id) & (MOST_IMAGE_TOKENS - 1)
 
 
 class ImageRows:
@@ -74,7 +94,7 @@ class ImageRows:
         with self.lock:
             self.kept[image.digest] = self.living[image.digest] = image
             self.kept.move_to_end(image.digest)
-            self.by_id.update(dict.fromkeys(image.ids, image))
+            self.by_id.update(dict.fromkeys((each for each in image.ids if each < 0), image))
             while len(self.kept) > 1 and (
                 len(self.kept) > KEPT_IMAGES or sum(each.rows.nbytes for each in self.kept.values()) > KEPT_BYTES
             ):
@@ -99,7 +119,7 @@ class ImageRows:
         """Ids that name the rows of a run, -1 the first of them, and these rows [rows, width]."""
         places = np.nonzero(ids < 0)
         numbers = [int(each) for each in ids[places]]
-        rows = [self.image(each).rows[(-1 - each) & (MOST_IMAGE_TOKENS - 1)] for each in numbers]
+        rows = [self.image(each).rows[place_of(each)] for each in numbers]
         named = ids.copy()
         named[places] = -1 - np.arange(len(rows))
         return named, np.stack(rows) if rows else np.zeros((0, self.width), np.float32)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import ImageError, TemplateError
@@ -118,9 +118,13 @@ def expanded(text: str, count: int, record: ImageRecord) -> str | None:
 
 
 def placed(ids: Sequence[int], images: Sequence[ReadImage], record: ImageRecord) -> list[int]:
-    """Ids in which the tokens of pictures are the ids of their rows; raises `TemplateError` if their number is another."""
-    rows: Iterator[int] = (each for image in images for each in image.ids)
-    made = [next(rows, -1) if each == record.token_id else each for each in ids]
-    if sum(each == record.token_id for each in ids) != sum(len(image.ids) for image in images):
+    """Ids in which the tokens of pictures are the ids of their rows; raises `TemplateError` if their number is another.
+
+    A picture with a grid has one token before.
+    """
+    count = sum(each == record.token_id for each in ids)
+    parts = [image.ids for image in images] if record.has_grid else [(each,) for image in images for each in image.ids]
+    if count != len(parts):
         raise TemplateError("the text itself has the token that stands for a row of a picture; take it out")
-    return made
+    left = iter(parts)
+    return [each for own in ids for each in (next(left) if own == record.token_id else (own,))]

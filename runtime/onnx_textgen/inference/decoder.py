@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from operator import getitem
 from typing import Any, cast
 
 import numpy as np
@@ -64,7 +66,11 @@ class Decoder:
         self.capabilities = capabilities or Capabilities.of(graph, geometry, output)
         self.encoder, self.prompt_engine, self.exact_history = encoder, prompt_engine, exact_history
         self.images = images
-        self.runner = GraphRunner(graph, self.capabilities, graph.name_of(output), extra_outputs, rows=rows, images=images)
+        self.token_ids: list[list[int]] = [[] for _ in range(rows)]
+        """Per row, the ids whose keys and values the cache holds."""
+        held = functools.partial(getitem, self.token_ids)
+        name = graph.name_of(output)
+        self.runner = GraphRunner(graph, self.capabilities, name, extra_outputs, rows=rows, images=images, held=held)
         self.part_size = self.capabilities.part_size
         self.layouts = Counter(dataclasses.replace(tensor, past="", present="") for tensor in graph.cache_tensors)
         """How many tensors of the cache have the same size: most graphs have one or two kinds."""
@@ -137,8 +143,7 @@ class Decoder:
         sizes = {"rows": self.rows, "capacity": self.capacity, "context_length": self.geometry.context_length}
         with model_errors("allocated its cache"):
             self.cache = make_cache(self.graph, **sizes)  # type: ignore[arg-type]
-        self.token_ids: list[list[int]] = [[] for _ in range(self.rows)]
-        """Per row, the ids whose keys and values the cache holds."""
+        self.token_ids[:] = [[] for _ in range(self.rows)]
         self.exact_length = [0] * self.rows
         """Per row, how many of them, from the first, are as any prompt has them: see `Capabilities.is_batch_invariant_run`."""
         self.uses_long_rope = [False] * self.rows

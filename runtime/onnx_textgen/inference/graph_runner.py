@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,9 +10,10 @@ import numpy.typing as npt
 
 from ..backends.engine_errors import model_errors
 from ..backends.protocol import Graph, Run
-from ..backends.signature import ADAPTER_MASK, ENCODER_MASK, IMAGE_EMBEDS, WINDOW_LENGTHS
+from ..backends.signature import ADAPTER_MASK, ENCODER_MASK, IMAGE_EMBEDS, POSITION_OFFSETS, WINDOW_LENGTHS
 from ..cancellation import CancelScope
 from ..images.image_rows import ImageRows
+from ..images.positions import AXES, position_offsets
 from ..kv_cache.protocol import Cache
 from ..kv_cache.shared import SharedCache
 from .capabilities import Capabilities
@@ -34,7 +35,9 @@ class GraphRunner:
         *,
         rows: int,
         images: ImageRows | None = None,
+        held: Callable[[int], Sequence[int]] = lambda row: (),
     ) -> None:
+        """`held`: the ids that a row holds."""
         self.capabilities, self.output, self.extra_outputs = capabilities, output, tuple(extra_outputs)
         self.roles = graph.roles
         self.last_extra_outputs: list[npt.NDArray[Any]] = []
@@ -46,7 +49,7 @@ class GraphRunner:
         """The source of each row of an encoder-decoder."""
         self.adapter_mask: npt.NDArray[np.float32] = np.zeros((rows, 1, len(graph.adapters)), np.float32)
         """[rows, 1, adapters]: 1 for the adapter of each row."""
-        self.images = images
+        self.images, self.held = images, held
         """The pictures that ids below 0 name."""
         self.no_rows: npt.NDArray[Any] | None = None
         """The rows of a run without pictures: the same array each time, which is bound once. None: the graph reads no pictures."""
@@ -80,6 +83,8 @@ class GraphRunner:
                 run = verifier.begin(cache, rows.start, new)
             ends = advanced if mask is not None else [cache.lengths[row] + new for row in rows]
             mask = cache.mask(rows, new) if mask is None else mask
+            if POSITION_OFFSETS in self.roles:
+                self.set_input(run, POSITION_OFFSETS, self.offsets(ids, rows))
             if self.no_rows is not None:
                 ids = self.with_images(run, ids, self.no_rows)
             self.set_input(run, "input_ids", ids)
@@ -112,6 +117,13 @@ class GraphRunner:
         named, rows = (ids, no_rows) if self.images is None or ids.min() >= 0 else self.images.taken(ids)
         self.set_input(run, IMAGE_EMBEDS, rows)
         return named
+
+    def offsets(self, ids: npt.NDArray[np.int64], rows: range) -> npt.NDArray[np.int64]:
+        """How far the positions [3, rows, new] of a run are from places in the text."""
+        if self.images is None:
+            return np.zeros((AXES, *ids.shape), np.int64)
+        pairs = zip(rows, ids.tolist(), strict=True)
+        return np.stack([position_offsets(self.held(row), new, self.images) for row, new in pairs], axis=1)
 
     def rows_of_logits(self, new: int, positions: npt.NDArray[np.int64]) -> int:
         """For how many of `new` tokens the graph returns logits, if those at `positions` are requested."""

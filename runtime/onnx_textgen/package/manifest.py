@@ -210,7 +210,11 @@ class ImageRecord:
     token_id: int
     """The id in the expansion that stands for one row of a picture."""
     tokens: int
-    """How many rows each picture has."""
+    """How many rows each picture has, or has at most."""
+    has_grid: bool = False
+    """Whether a picture has rows by its size: a grid of them, down and across, which takes the place of the token."""
+    row_break_ids: tuple[int, ...] = ()
+    """Ids between two lines of a grid."""
     golden: tuple[GoldenPicture, ...] = ()
     tolerance: float = 1e-3
     """How far numbers may be from the golden ones, relative to the largest of them."""

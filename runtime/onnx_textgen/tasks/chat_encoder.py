@@ -62,11 +62,10 @@ class ChatEncoder:
     def read(self, messages: Messages) -> tuple[Messages, list[ReadImage]]:
         """Messages that templates can write, and the pictures in them, read; raises `TemplateError` and `ImageError`."""
         check_messages(messages)
-        if (reader := self.opened.images) is None:
+        if self.opened.images is None:
             return readable(messages), []
         places, sources = without_pictures(messages)
-        self.encoder.check_room(len(sources))
-        return readable(places, is_kept=is_place), [reader.read(each) for each in sources]
+        return readable(places, is_kept=is_place), self.encoder.read_pictures(sources)
 
     def ids_of(self, rendered: Rendered, images: Sequence[ReadImage]) -> list[int]:
         """Token ids of a rendered chat with pictures."""

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Sequence
 
 from ..errors import ImageError, OptionError, PromptError
-from ..images.image_rows import LOWEST
+from ..images.image_rows import LOWEST, ReadImage
 from ..images.in_messages import expanded, placed
 from ..inference.scoring import split_pair
 from ..options.checks import shown
@@ -54,24 +54,29 @@ class PromptEncoder:
         """Token ids of a text with pictures; see `Model.encode`."""
         if not isinstance(prompt, str):
             raise ImageError("pictures belong to a prompt that is text; give ids that have their rows, or a text")
-        reader, about = self.opened.images, self.opened.manifest.images
-        if reader is None or about is None:
+        about = self.opened.manifest.images
+        if self.opened.images is None or about is None:
             raise ImageError(f"{self.opened.manifest.name} reads text alone; leave the pictures out")
-        self.check_room(len(pictures))
         text, missing = prompt, len(pictures) - prompt.count(about.placeholder)
         text = about.placeholder * max(missing, 0) + text
         if (whole := expanded(text, len(pictures), about)) is None:
             raise ImageError(f"the text has more places {about.placeholder} than there are pictures ({len(pictures)})")
-        images = [reader.read(each) for each in pictures]
-        return placed(self.opened.tokenizer.encode(whole), images, about)
+        return placed(self.opened.tokenizer.encode(whole), self.read_pictures(pictures), about)
 
-    def check_room(self, pictures: int) -> None:
-        """Raise `LongPromptError` for pictures that do not fit in the context, before any of them is read."""
-        about = self.opened.manifest.images
-        if about is not None and (tokens := pictures * about.tokens) >= self.context_length:
-            raise LongPromptError(
-                f"{pictures:,} pictures take {tokens:,} tokens; this model takes {self.context_length:,}. Leave some out"
-            )
+    def read_pictures(self, sources: Sequence[object]) -> list[ReadImage]:
+        """Read pictures; raises `LongPromptError` for more than fit in the context, before further ones are read."""
+        reader, about = self.opened.images, self.opened.manifest.images
+        assert reader is not None and about is not None, "the caller has checked"
+        count, images, tokens = len(sources), list[ReadImage](), 0
+        for source in sources:
+            if (least := tokens + 1 if about.has_grid else count * about.tokens) >= self.context_length:
+                taken = "at least " * about.has_grid + f"{least:,}"
+                raise LongPromptError(
+                    f"{count:,} pictures take {taken} tokens; this model takes {self.context_length:,}. Leave some out"
+                )
+            images.append(reader.read(source))
+            tokens += len(images[-1].ids)
+        return images
 
     def refuse_images(self, ids: Sequence[int], what: str) -> None:
         """Raise `ImageError` for ids of pictures, where only text is possible."""

@@ -1,0 +1,107 @@
+"""The graph of an image processor that computes what transformers' does: ways to use its settings are tried, and compared."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+import onnxruntime
+
+from onnx_textgen.images.pictures import PICTURE
+
+from ..errors import ExportError
+from .grids import Grid
+from .patch_steps import GridSteps, grid_steps_of
+from .pixel_steps import Normalization, Operators, Picture, normalization_of, processor_graph, steps_of
+from .processors import Pixels, Processor, trial_pictures
+
+SIZES = ((64, 48), (33, 90), (480, 640), (700, 200), (224, 224), (17, 11))
+"""Heights and widths of the pictures that processors are compared on."""
+MOST_LEVELS, MEAN_LEVELS = 3.0, 0.2
+"""How far a number may be from transformers', in levels of a pixel, of which there are 256; each resize rounds to a level."""
+Way = TypeVar("Way")
+Numbers = npt.NDArray[np.float32]
+
+
+def matching_graph(processor: Processor, shape: Sequence[int], name: str) -> tuple[ir.Model, float]:
+    """The graph of an image processor, and its largest difference from transformers' in levels of a pixel.
+
+    Raises `ExportError` if no order of the known steps computes what the processor does.
+    """
+    last = normalization_of(processor.settings)
+    orders = steps_of(processor.settings)
+    ways = ((steps, functools.partial(processor_graph, steps, last, name, shape)) for steps in orders)
+    model, apart, _ = first_matching(processor, ways, name, last)
+    return model, apart
+
+
+def matching_grid(processor: Processor, name: str) -> tuple[ir.Model, float, GridSteps]:
+    """`matching_graph` for a processor that keeps the shape of pictures, and the way in which it does that."""
+    last = normalization_of(processor.settings)
+    ways = ((way, functools.partial(grid_graph, way, last, name)) for way in grid_steps_of(processor.settings))
+    return first_matching(processor, ways, name, last)
+
+
+def grid_graph(way: GridSteps, last: Normalization, name: str) -> ir.Model:
+    """The graph of a processor that keeps the shape of pictures."""
+
+    def arrange(ops: Operators, numbers: ir.Value, picture: Picture) -> ir.Value:
+        factor = ops.constant(way.factor)
+        return way.layout(ops, numbers, (ops.floor_div(picture.height, factor), ops.floor_div(picture.width, factor)))
+
+    return processor_graph([way.step], last, name, way.layout.shape, arrange)
+
+
+def first_matching(
+    processor: Processor, ways: Iterable[tuple[Way, Callable[[], ir.Model]]], name: str, last: Normalization
+) -> tuple[ir.Model, float, Way]:
+    """The first way whose graph gives transformers' numbers, with the graph and the largest difference; raises `ExportError`."""
+    pictures = trial_pictures(SIZES)
+    wanted = [processor.read(each).pixels[name].numpy() for each in pictures]
+    best, reason = float("inf"), "its settings name no size"
+    for way, make in ways:
+        try:
+            model = make()
+            found = list[Numbers]()
+            for each, want in zip(run_processor(model, pictures), wanted, strict=True):
+                found.append(each.reshape(want.shape))
+        except Exception as error:  # noqa: BLE001 - of an order of steps that does not give the shape
+            reason = f"{error!s:.100}".splitlines()[0]
+            continue
+        largest, mean = levels(found, wanted, last)
+        if largest <= MOST_LEVELS and mean <= MEAN_LEVELS:
+            return model, largest, way
+        best = min(best, largest)
+    if best < float("inf"):
+        reason = f"the nearest differs by {best:.0f} levels of 255"
+    raise ExportError(f"no known order of steps computes what {processor.name} does ({reason})")
+
+
+def run_processor(model: ir.Model, pictures: Sequence[Pixels]) -> list[Numbers]:
+    """What a processor's graph makes of pictures."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return [session.run(None, {PICTURE: each})[0] for each in pictures]
+
+
+def grids_of(split: Sequence[int | str], model: ir.Model, pictures: Sequence[Pixels]) -> list[Grid]:
+    """Tokens down and across of pictures, which a processor's graph makes dimensions of its result; `split`: their names."""
+    shapes = [each.shape for each in run_processor(model, pictures)]
+    height, width = (axis for axis, size in enumerate(split) if isinstance(size, str))
+    return [(shape[height], shape[width]) for shape in shapes]
+
+
+def levels(found: Sequence[Numbers], wanted: Sequence[Numbers], last: Normalization) -> tuple[float, float]:
+    """The largest and the mean difference in levels of a pixel.
+
+    Of numbers without a dimension for the channels, each counts as that of the channel with the largest levels.
+    """
+    deviation = np.array(last.deviation) / last.scale
+    level = np.reshape(deviation, (-1, 1, 1)) if wanted[0].ndim == 4 else deviation.max()
+    differences = [np.abs(one - other) * level for one, other in zip(found, wanted, strict=True)]
+    return max(float(each.max()) for each in differences), float(np.mean([each.mean() for each in differences]))

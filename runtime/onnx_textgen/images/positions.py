@@ -1,0 +1,44 @@
+"""Positions of pictures along several axes, for decoders whose rotary embedding counts time, height and width (M-RoPE).
+
+A picture begins at the position after the text before it; its rows share that one on the first axis, and count lines and columns on
+the others. The text after it follows the largest of them, so it is nearer than its place in the prompt says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from .image_rows import ImageRows, ReadImage, place_of
+
+AXES = 3
+"""Time, height and width."""
+Offsets = npt.NDArray[np.int64]
+
+
+def position_offsets(held: Sequence[int], new: Sequence[int], images: ImageRows) -> Offsets:
+    """How far the positions of `new` ids after those `held` are from their places in the text: [3, new]."""
+    shift = sum(gap_of(images.image(each)) for each in held if each < 0 and is_last(each, images.image(each)))
+    found = np.full((AXES, len(new)), shift, np.int64)
+    for index, each in enumerate(new):
+        if each >= 0:
+            found[:, index] = shift
+            continue
+        image, place = images.image(each), place_of(each)
+        line, column = divmod(place, image.lines[1])
+        found[:, index] = shift - place + np.array([0, line, column])
+        if is_last(each, image):
+            shift += gap_of(image)
+    return found
+
+
+def is_last(token_id: int, image: ReadImage) -> bool:
+    """Return whether an id is that of a picture's last row."""
+    return place_of(token_id) == len(image.rows) - 1
+
+
+def gap_of(image: ReadImage) -> int:
+    """By how much the position after a picture differs from its place: it counts as the longer side of its grid."""
+    return max(image.lines) - len(image.rows)
