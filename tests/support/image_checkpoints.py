@@ -29,6 +29,7 @@ TOKENS = {
     **dict.fromkeys(("boi_token", "image_start_token", "start_image_token"), "<boi>"),
     **dict.fromkeys(("eoi_token", "image_end_token", "end_image_token"), "<eoi>"),
     **dict.fromkeys(("image_boundary_token", "fake_image_token"), "<fake_token_around_image>"),
+    "image_break_token": "<break>",
     "img_patch_token": "<|IMG_PATCH|>",
     "video_token": "<video>",
 }
@@ -97,6 +98,12 @@ def tiny_config(model_type: str) -> Any:
             known = set(part.to_dict()) | set(getattr(part, "attribute_map", {}))
             fields = {key: value for key, value in fields.items() if key != "vocab_size"}
             fields |= {key: value for key, value in VISION.items() if key in known}
+        if "mrope_section" in getattr(part, "ignore_keys_at_rope_validation", ()):
+            size = fields.get("head_dim") or fields["hidden_size"] // fields["num_attention_heads"]
+            own = dict(part.rope_parameters or {})
+            half = int(size * own.get("partial_rotary_factor", 1)) // 2
+            sections = [half - 2 * (half // 3), half // 3, half // 3]
+            fields["rope_parameters"] = own | {"rope_type": "default", "rope_theta": 1e4, "mrope_section": sections}
         parts[name] = type(part)(**fields).to_dict() | {"model_type": part.model_type}
     known = set(default.to_dict())
     return config_class(**parts, **{key: value for key, value in OUTER.items() if key in known})

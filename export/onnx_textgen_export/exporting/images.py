@@ -23,6 +23,7 @@ from onnx_textgen.package.manifest import (
     GoldenPicture,
     ImageRecord,
     Precision,
+    Target,
 )
 
 from ..errors import ExportError
@@ -91,7 +92,9 @@ def hinting() -> Iterator[None]:
 
 
 @hinting()
-def open_images(module: nn.Module, weights: Weights, folder: Path | None, report: Report) -> Images | None:
+def open_images(
+    module: nn.Module, weights: Weights, folder: Path | None, report: Report, target: Target = "ort"
+) -> Images | None:
     """What reads the pictures of a checkpoint; None if it does not say how. Raises `ExportError` if that cannot be exported."""
     if folder is None or not folder.is_dir() or not has_processor(folder):
         report("images: nothing says how the source reads pictures (preprocessor_config.json), so the package reads text alone")
@@ -104,7 +107,7 @@ def open_images(module: nn.Module, weights: Weights, folder: Path | None, report
     (name,) = processor.sample.pixels
     opened = open_grid(model, processor, name, report) if processor.varying else open_fixed(model, processor, name)
     with weights.present():
-        open_vision(opened.part, opened.samples)
+        open_vision(opened.part, opened.samples, target)
         if opened.part.form is not None:
             given = {name: processor.sample.pixels[name]} | constants_of_model(processor.sample)
             found = decoder_with_axes(model, token_id, given, cast(Grid, opened.samples[0].grid))

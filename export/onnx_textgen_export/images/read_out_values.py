@@ -6,13 +6,17 @@ pictures of one shape these values are always the same; of others, `grids` finds
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Self
+from unittest import mock
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.overrides import TorchFunctionMode
 
 from ..errors import ExportError
@@ -39,6 +43,18 @@ class ReadOutValues(TorchFunctionMode):
         super().__init__()
         self.known = None if known is None else list(known)
         self.noted = list[tuple[Site, Any]]()
+        self.patches = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        for kind in (FakeTensor, FunctionalTensor):  # which read their numbers one by one
+            if self.known is not None:
+                self.patches.enter_context(mock.patch.object(kind, "tolist", self.noting(kind.tolist)))
+        super().__enter__()
+        return self
+
+    def __exit__(self, *raised: Any) -> None:  # noqa: ANN401 - as a context manager gets it
+        super().__exit__(*raised)
+        self.patches.close()
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -54,6 +70,10 @@ class ReadOutValues(TorchFunctionMode):
             rest = {name: value for name, value in given.items() if name != "repeats"}
             return repeated(args[0], self.value(func, times.tolist), rest)
         return func(*args, **given)
+
+    def noting(self, own: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """`Tensor.tolist` of a class that has its own."""
+        return lambda tensor: self.value(Tensor.tolist, lambda: own(tensor))
 
     def index(self, func: object, index: Any) -> Any:  # noqa: ANN401 - whatever a tensor is indexed with
         """An index without masks, and without tensors as the ends of slices."""

@@ -8,8 +8,6 @@ import torch
 from onnx_textgen.images.image_reader import IMAGE_ROWS
 from onnx_textgen.package.manifest import Target
 
-from ..huggingface.probed_model import attention_as
-from ..layers.encoder_attention import OWN
 from ..layers.torch_substitutes import OnnxSubstitutes
 from ..passes.order import Settings, run_passes
 from ..tracing.interface import forget_origin
@@ -21,10 +19,9 @@ from .vision import Seen, VisionPart
 
 def trace_vision(part: VisionPart, sample: Seen, target: Target, weights: Weights) -> ir.Model:
     """The vision part as a model in float32 whose weights are read on demand; raises `ExportError` if it cannot be traced."""
-    attention = part.attention(sample) if target == "ort" else OWN
     name, split = type(part.module).__name__, sample.pixels.shape if part.form is None else part.form.split
     varying = {axis: torch.export.Dim.DYNAMIC for axis, size in enumerate(split) if isinstance(size, str)}
-    with attention_as(part.module, attention), OnnxSubstitutes():
+    with part.traceable(), OnnxSubstitutes():
         model = trace_module(
             part,
             (sample.pixels,),

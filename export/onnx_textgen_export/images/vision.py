@@ -22,11 +22,13 @@ from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
 from onnx_textgen.errors import first_line
+from onnx_textgen.package.manifest import Target
 
 from ..errors import ExportError, innermost
 from ..huggingface.probed_model import attention_as
 from ..layers.encoder_attention import ATTENTION, OWN, counted_calls
 from .grids import Grid, GridForm, Made, made_of
+from .packed_attention import by_groups
 from .read_out_values import ReadOutValues, Site
 
 DEEPER = "deepstack_visual_embeds"
@@ -74,6 +76,8 @@ class VisionPart(nn.Module):
         """Values read out of tensors in the trial runs."""
         self.noted: list[tuple[Site, Any]] = []
         """Those of the last run."""
+        self.attention = OWN
+        """How its attention is traced."""
         self.deeper = 0
         """How many layers of the text decoder get rows of their own, which follow those for the embeddings."""
 
@@ -105,36 +109,44 @@ class VisionPart(nn.Module):
         return torch.cat([rows, *deeper], dim=1)
 
     def run(self, seen: Seen) -> Tensor:
-        """The rows [tokens, width] of a picture, by PyTorch alone; the values that are read out of tensors are noted."""
+        """The rows [tokens, width] of a picture, by PyTorch alone."""
         known, self.known = self.known, None
         with torch.no_grad(), attention_as(self.module, OWN):
             rows: Tensor = self(seen.pixels)
         self.known = known
         return rows.reshape(-1, rows.shape[-1])
 
-    def rehearse(self, pictures: Sequence[Seen]) -> Tensor:
-        """Run once for each picture, and find how the values that are read out of tensors follow the grid; returns the first rows."""
-        rows, notes = list[Tensor](), list[list[tuple[Site, Any]]]()
+    def rehearse(self, pictures: Sequence[Seen]) -> None:
+        """Find how the values that are read out of tensors follow the grid, by a run for each picture as it will be traced."""
+        self.known, notes = None, list[list[tuple[Site, Any]]]()
         for each in pictures:
-            rows.append(self.run(each))
+            with torch.no_grad(), self.traceable():
+                self(each.pixels)
             notes.append(self.noted)
         sites = [[site for site, _ in each] for each in notes]
         if any(each != sites[0] for each in sites):
             raise ExportError(f"{type(self.module).__name__} computes otherwise for pictures of other sizes")
         grids = [each.grid or (0, 0) for each in pictures]
-        self.known = [
-            (site, made_of([value for _, value in values], grids)) for site, values in zip(sites[0], zip(*notes, strict=True), strict=True)
-        ]
-        return rows[0]
+        values = zip(*([value for _, value in each] for each in notes), strict=True)
+        self.known = [(site, made_of(each, grids)) for site, each in zip(sites[0], values, strict=True)]
 
-    def attention(self, seen: Seen) -> str:
-        """How its attention can be traced: by one operator if all of it goes through transformers' interface."""
+    def choose_attention(self, sample: Seen, target: Target) -> None:
+        """Choose how its attention is traced: by one operator if all of it goes through transformers' interface."""
+        self.attention = ATTENTION if target == "ort" else OWN
         try:
-            with torch.no_grad(), counted_calls() as calls, attention_as(self.module, ATTENTION):
-                self(seen.pixels)
+            with torch.no_grad(), counted_calls() as calls, self.traceable():
+                self(sample.pixels)
         except Exception:  # noqa: BLE001 - whatever the model's own code raises with another attention
-            return OWN
-        return ATTENTION if calls else OWN
+            calls = []
+        if not calls:
+            self.attention = OWN
+
+    @contextlib.contextmanager
+    def traceable(self) -> Iterator[None]:
+        """Within the context, its attention is computed in the way that is traced."""
+        groups = by_groups(self.module) if self.attention == ATTENTION else contextlib.nullcontext()
+        with attention_as(self.module, self.attention), groups:
+            yield
 
 
 @contextlib.contextmanager
@@ -163,15 +175,17 @@ def unchecked() -> Iterator[None]:
         yield
 
 
-def open_vision(part: VisionPart, pictures: Sequence[Seen]) -> VisionPart:
-    """A vision part, rehearsed; raises `ExportError` if its code fails."""
+def open_vision(part: VisionPart, pictures: Sequence[Seen], target: Target) -> None:
+    """Prepare a vision part to be traced; raises `ExportError` if its code fails."""
+    name = type(part.module).__name__
     try:
-        rows = part.rehearse(pictures)
+        rows = part.run(pictures[0])
+        part.choose_attention(pictures[0], target)
+        part.rehearse(pictures)
     except ExportError:
         raise
     except Exception as error:
-        raise ExportError(f"{type(part.module).__name__} fails on a picture: {first_line(innermost(error))}") from error
+        raise ExportError(f"{name} fails on a picture: {first_line(innermost(error))}") from error
     tokens = math.prod(pictures[0].grid) if pictures[0].grid else part.tokens
     if len(rows) != tokens:
-        raise ExportError(f"{type(part.module).__name__} makes {len(rows)} rows of a picture with {tokens} tokens")
-    return part
+        raise ExportError(f"{name} makes {len(rows)} rows of a picture with {tokens} tokens")

@@ -14,7 +14,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import eager_mask
 
 from ..errors import ExportError
-from ..sources.onnx_attention import heads_last
+from ..sources.onnx_attention import HIDDEN, heads_last
 from .fused_attention import HARMLESS
 
 ATTENTION, OWN = "onnx_textgen_encoder", "eager"
@@ -40,10 +40,13 @@ def attention(  # noqa: PLR0917 - the signature is transformers'
     attention_mask: Tensor | None,
     scaling: float | None = None,
     softcap: float | None = None,
+    cu_seq_lens_q: Tensor | None = None,
+    cu_seq_lens_k: Tensor | None = None,
     **rest: object,
 ) -> tuple[Tensor, None]:
     """transformers' attention signature -> ONNX Runtime's MultiHeadAttention; returns [batch, tokens, heads, head_size].
 
+    `cu_seq_lens_q` [groups + 1], the same for keys: where groups of tokens end that see each other alone.
     Outside a trace it returns zeros, which is enough to see whether the model takes this path.
     """
     name = type(module).__name__
@@ -56,6 +59,9 @@ def attention(  # noqa: PLR0917 - the signature is transformers'
     size = value.shape[3]
     if not torch.compiler.is_exporting():
         return query.new_zeros(batch, tokens, heads, size), None
+    if cu_seq_lens_q is not None and cu_seq_lens_q.shape[0] > len(("start", "end")):
+        group = (torch.arange(tokens)[:, None] >= cu_seq_lens_q[None]).sum(1)
+        attention_mask = torch.where(group[:, None] == group[None], 0.0, HIDDEN)[None, None]
     if attention_mask is not None:
         attention_mask = attention_mask.expand(-1, -1, tokens, -1)  # the operator repeats rows and heads alone
     attributes: dict[str, Any] = {"num_heads": heads} | ({} if scaling is None else {"scale": float(scaling)})

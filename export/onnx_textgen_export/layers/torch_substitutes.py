@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 
@@ -86,6 +86,8 @@ class OnnxSubstitutes(TorchFunctionMode):
             return ComplexPair(absolute * torch.cos(angle), absolute * torch.sin(angle))
         if func is torch.view_as_complex:
             return ComplexPair(args[0][..., 0], args[0][..., 1])
+        if func in {torch.conv3d, nn.functional.conv3d} and (kwargs or {}).get("bias") is None and (len(args) < 3 or args[2] is None):
+            return func(*args[:2], torch.zeros(args[1].shape[0]), *args[3:], **(kwargs or {}))  # its translation without a bias is wrong
         if func in {torch.erfinv, torch.Tensor.erfinv}:
             return inverse_error_function(args[0])
         return func(*args, **(kwargs or {}))
