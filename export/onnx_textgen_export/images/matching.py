@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
@@ -34,7 +35,7 @@ def matching_graph(processor: Processor, shape: Sequence[int], name: str) -> tup
     """
     last = normalization_of(processor.settings)
     orders = steps_of(processor.settings)
-    ways = ((steps, functools.partial(processor_graph, steps, last, name, shape)) for steps in orders)
+    ways = ((steps, shape, functools.partial(processor_graph, steps, last, name, shape)) for steps in orders)
     model, apart, _ = first_matching(processor, ways, name, last)
     return model, apart
 
@@ -42,7 +43,8 @@ def matching_graph(processor: Processor, shape: Sequence[int], name: str) -> tup
 def matching_grid(processor: Processor, name: str) -> tuple[ir.Model, float, GridSteps]:
     """`matching_graph` for a processor that keeps the shape of pictures, and the way in which it does that."""
     last = normalization_of(processor.settings)
-    ways = ((way, functools.partial(grid_graph, way, last, name)) for way in grid_steps_of(processor.settings))
+    steps = grid_steps_of(processor.settings)
+    ways = ((way, way.layout.shape, functools.partial(grid_graph, way, last, name)) for way in steps)
     return first_matching(processor, ways, name, last)
 
 
@@ -57,28 +59,46 @@ def grid_graph(way: GridSteps, last: Normalization, name: str) -> ir.Model:
 
 
 def first_matching(
-    processor: Processor, ways: Iterable[tuple[Way, Callable[[], ir.Model]]], name: str, last: Normalization
+    processor: Processor, ways: Iterable[tuple[Way, Sequence[int | str], Callable[[], ir.Model]]], name: str, last: Normalization
 ) -> tuple[ir.Model, float, Way]:
-    """The first way whose graph gives transformers' numbers, with the graph and the largest difference; raises `ExportError`."""
+    """The first way whose graph gives transformers' numbers, with the graph and the largest difference; raises `ExportError`.
+
+    ways: with the shape of the graph's result, where the dimensions of a grid have names.
+    """
     pictures = trial_pictures(SIZES)
-    wanted = [processor.read(each).pixels[name].numpy() for each in pictures]
+    reads = [processor.read(each) for each in pictures]
+    wanted = [read.pixels[name].numpy() for read in reads]
+    tokens = [processor.ids(read).count(processor.token_id) for read in reads]
     best, reason = float("inf"), "its settings name no size"
-    for way, make in ways:
+    for way, shape, make in ways:
         try:
             model = make()
-            found = list[Numbers]()
-            for each, want in zip(run_processor(model, pictures), wanted, strict=True):
-                found.append(each.reshape(want.shape))
+            made = run_processor(model, pictures)
+            found = [each.reshape(want.shape) for each, want in zip(made, wanted, strict=True)]
         except Exception as error:  # noqa: BLE001 - of an order of steps that does not give the shape
             reason = f"{error!s:.100}".splitlines()[0]
             continue
         largest, mean = levels(found, wanted, last)
         if largest <= MOST_LEVELS and mean <= MEAN_LEVELS:
+            if has_names(shape) and [math.prod(grid_in(shape, each)) for each in made] != tokens:
+                reason = "its tokens are no grid of patches"
+                continue
             return model, largest, way
         best = min(best, largest)
     if best < float("inf"):
         reason = f"the nearest differs by {best:.0f} levels of 255"
     raise ExportError(f"no known order of steps computes what {processor.name} does ({reason})")
+
+
+def has_names(shape: Sequence[int | str]) -> bool:
+    """Return whether the dimensions of a grid are among those of a shape."""
+    return any(isinstance(size, str) for size in shape)
+
+
+def grid_in(shape: Sequence[int | str], numbers: Numbers) -> Grid:
+    """The grid of a picture, from the numbers that a graph made of it; `shape`: with the names of its dimensions."""
+    height, width = (size for size, named in zip(numbers.shape, shape, strict=True) if isinstance(named, str))
+    return height, width
 
 
 def run_processor(model: ir.Model, pictures: Sequence[Pixels]) -> list[Numbers]:
@@ -89,11 +109,9 @@ def run_processor(model: ir.Model, pictures: Sequence[Pixels]) -> list[Numbers]:
     return [session.run(None, {PICTURE: each})[0] for each in pictures]
 
 
-def grids_of(split: Sequence[int | str], model: ir.Model, pictures: Sequence[Pixels]) -> list[Grid]:
-    """Tokens down and across of pictures, which a processor's graph makes dimensions of its result; `split`: their names."""
-    shapes = [each.shape for each in run_processor(model, pictures)]
-    height, width = (axis for axis, size in enumerate(split) if isinstance(size, str))
-    return [(shape[height], shape[width]) for shape in shapes]
+def grids_of(shape: Sequence[int | str], model: ir.Model, pictures: Sequence[Pixels]) -> list[Grid]:
+    """The grids of pictures, by a processor's graph; `shape`: of its result, with the names of their dimensions."""
+    return [grid_in(shape, each) for each in run_processor(model, pictures)]
 
 
 def levels(found: Sequence[Numbers], wanted: Sequence[Numbers], last: Normalization) -> tuple[float, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from torch import Tensor
 from transformers import AutoImageProcessor, AutoTokenizer, PretrainedConfig
 from transformers.models.auto import processing_auto
 from transformers.processing_utils import ProcessorMixin
+from transformers.utils import DummyObject
 
 from onnx_textgen.errors import first_line
 from onnx_textgen.package.hf_settings import read_json
@@ -238,7 +240,7 @@ def own_processor(folder: Path, config: PretrainedConfig) -> ProcessorMixin:
     settings = read_json(folder / "processor_config.json")
     named = settings.get("processor_class") or read_json(folder / "preprocessor_config.json").get("processor_class")
     names: Mapping[str, str | None] = vars(processing_auto)["PROCESSOR_MAPPING_NAMES"]
-    kind: Any = processing_auto.processor_class_from_name(names.get(config.model_type) or named or "")
+    kind: Any = processor_class(names.get(config.model_type) or named or "")
     if kind is None:
         raise ExportError(f"transformers knows no processor of {config.model_type}")
     parameters = inspect.signature(kind.__init__).parameters
@@ -247,3 +249,16 @@ def own_processor(folder: Path, config: PretrainedConfig) -> ProcessorMixin:
     with mock.patch.object(kind, "check_argument_for_proper_class", lambda *_: None):
         made: ProcessorMixin = kind(image_processor=images, tokenizer=tokenizer, **missing, **given)
     return made
+
+
+def processor_class(name: str) -> Any:  # noqa: ANN401 - a class of transformers; None if there is no such
+    """A class of processors by name, also if transformers would load it only with torchvision, of which it uses nothing here."""
+    found: Any = processing_auto.processor_class_from_name(name)
+    if not isinstance(found, DummyObject):
+        return found
+    names: Mapping[str, str | None] = vars(processing_auto)["PROCESSOR_MAPPING_NAMES"]
+    for model_type in (each for each, known in names.items() if known == name):
+        module = f"{model_type.replace('-', '_')}.processing_{model_type.replace('-', '_')}"
+        with contextlib.suppress(ImportError, AttributeError):
+            return getattr(importlib.import_module(f"transformers.models.{module}"), name)
+    return found

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from ..errors import ExportError
@@ -34,6 +35,10 @@ FEW = 16
 """Numbers that are repeated one by one."""
 MAKING = frozenset({torch.arange, torch.zeros, torch.ones, torch.full, torch.linspace})
 """Functions that make a tensor from numbers, which may be tensors."""
+SHAPING = frozenset(
+    {Tensor.view, Tensor.reshape, Tensor.expand, Tensor.repeat, torch.reshape, torch.split, Tensor.split, functional.interpolate}
+)
+"""Functions that take sizes, which may be tensors."""
 
 
 class ReadOutValues(TorchFunctionMode):
@@ -66,6 +71,9 @@ class ReadOutValues(TorchFunctionMode):
             return func(args[0], self.index(func, args[1]))
         if func in MAKING:
             return func(*(self.number(func, each) for each in args), **given)
+        if func in SHAPING:
+            sizes = {name: self.sizes(func, each) if name == "size" else each for name, each in given.items()}
+            return func(args[0], *(self.sizes(func, each) for each in args[1:]), **sizes)
         if func in REPEATING and isinstance(times := args[1] if len(args) > 1 else given.get("repeats"), Tensor):
             rest = {name: value for name, value in given.items() if name != "repeats"}
             return repeated(args[0], self.value(func, times.tolist), rest)
@@ -86,6 +94,12 @@ class ReadOutValues(TorchFunctionMode):
             else:
                 made.append(each)
         return tuple(made) if isinstance(index, tuple) or len(made) != 1 else made[0]
+
+    def sizes(self, func: object, value: Any) -> Any:  # noqa: ANN401 - one size, or all of a shape
+        """Sizes without tensors."""
+        if isinstance(value, tuple | list):
+            return type(value)([self.number(func, each) for each in value])
+        return self.number(func, value)
 
     def number(self, func: object, value: object) -> Any:  # noqa: ANN401 - a number, or None
         """A number that may be a tensor, as the end of a slice."""
