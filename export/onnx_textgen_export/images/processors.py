@@ -31,8 +31,8 @@ TILES = ("do_image_splitting", "crop_to_patches", "do_pan_and_scan")
 """Settings by which processors cut large pictures into tiles; without them every picture becomes as many tokens."""
 TRIAL_SIZES = ((64, 48), (131, 257), (40, 40), (1100, 700))
 """Heights and widths of pictures whose shapes are compared."""
-GRID_SIZES = ((140, 252), (196, 84), (112, 308), (280, 168), (84, 420), (224, 224))
-"""Of pictures that show how numbers follow the grid: no two have the same."""
+GRID_SIZES = ((140, 252), (196, 84), (112, 308), (60, 110), (84, 420), (40, 30), (224, 230))
+"""Of pictures that show how numbers follow the grid: of several shapes, small and large."""
 BEFORE, AFTER = "a ", " b"
 Pixels = npt.NDArray[np.uint8]
 

@@ -76,7 +76,9 @@ def inverse_error_function(x: Tensor) -> Tensor:
 
 
 class OnnxSubstitutes(TorchFunctionMode):
-    """Within the context, complex tensors are `ComplexPair`, and erfinv is computed by `inverse_error_function`."""
+    """Within the context, complex tensors are `ComplexPair`, erfinv is computed by `inverse_error_function`, and what is translated
+    wrongly is called otherwise.
+    """
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -88,6 +90,8 @@ class OnnxSubstitutes(TorchFunctionMode):
             return ComplexPair(args[0][..., 0], args[0][..., 1])
         if func in {torch.conv3d, nn.functional.conv3d} and (kwargs or {}).get("bias") is None and (len(args) < 3 or args[2] is None):
             return func(*args[:2], torch.zeros(args[1].shape[0]), *args[3:], **(kwargs or {}))  # its translation without a bias is wrong
+        if func in {torch.squeeze, torch.Tensor.squeeze} and len(args) == 2 and args[0].shape[args[1]] != 1:
+            return args[0]  # ONNX's operator fails where PyTorch's does nothing
         if func in {torch.erfinv, torch.Tensor.erfinv}:
             return inverse_error_function(args[0])
         return func(*args, **(kwargs or {}))
