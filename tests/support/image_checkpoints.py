@@ -23,6 +23,7 @@ from support.tiny_models import SPECIAL, shrink
 SIDE, PATCH = 28, 7
 SQUARE = {"size": {"height": SIDE, "width": SIDE}}
 CROPPED = {"size": {"shortest_edge": SIDE}, "crop_size": SQUARE["size"]}
+PATCHES = {"size": {"shortest_edge": 4 * 14 * 14, "longest_edge": 60 * 14 * 14}, "patch_size": PATCH, "merge_size": 2}
 LONGEST = {"size": {"longest_edge": SIDE}, "max_image_size": {"longest_edge": SIDE}}
 TOKENS = {
     **dict.fromkeys(("image_token", "context_image_token"), "<image>"),
@@ -40,6 +41,8 @@ VISION: dict[str, Any] = {
     "deepstack_visual_indexes": [0, 1],
     **{"projection_dim": 48, "output_dim": 48, "spatial_merge_size": 2, "temporal_patch_size": 2, "num_position_embeddings": 16},
 }
+MROPE = ("paddleocr_vl_text",)
+"""Text parts with positions on three axes, whose configs do not say so."""
 OUTER: dict[str, Any] = {
     **{"boi_token_index": 292, "eoi_token_index": 293, "mm_tokens_per_image": 4, "image_seq_length": 16, "pad_token_id": 0},
     **{"hidden_size": 48, "projection_dim": 48, "projector_hidden_size": 48, "scale_factor": 2, "downsample_factor": 2},
@@ -66,23 +69,51 @@ def two_layers(config: Any, tokenizer: Any) -> None:
     config.vision_feature_layers = [-1, -2]
 
 
+def one_width(config: Any, tokenizer: Any) -> None:
+    config.vision_config.hidden_size = config.text_config.hidden_size  # what other types call out_hidden_size
+
+
+def windowed(config: Any, tokenizer: Any) -> None:
+    config.vision_config.window_size = 2 * 14  # two tokens down and across
+    config.vision_config.fullatt_block_indexes = [1]
+
+
 LLAVA = {"patch_size": PATCH, "vision_feature_select_strategy": "default", "num_additional_image_tokens": 1}
+MISTRAL = {
+    **{"patch_size": PATCH, "spatial_merge_size": 2},
+    **{"image_token": "<image>", "image_break_token": "<break>", "image_end_token": "<eoi>"},
+}
 KINDS: dict[str, Kind] = {
     "aya_vision": Kind(SQUARE, {"patch_size": PATCH, "img_size": SIDE, "downsample_factor": 2}, by_patches),
     "deepseek_vl": Kind(SQUARE, {"num_image_tokens": 16}),
+    "exaone4_5": Kind(PATCHES, {}, windowed),
+    "glm46v": Kind(PATCHES),
+    "glm4v": Kind(PATCHES),
     "got_ocr2": Kind(SQUARE),
+    "hyperclovax_vision_v2": Kind(PATCHES),
     "idefics3": Kind(LONGEST, {"image_seq_len": 4}),
     "internvl": Kind(SQUARE, {"image_seq_length": 4}),
     "janus": Kind(SQUARE, {"num_image_tokens": 16}),
+    "lfm3_vl": Kind(PATCHES),
+    "lighton_ocr": Kind({"size": {"longest_edge": 112}, "patch_size": 2 * PATCH}, {"patch_size": PATCH, "spatial_merge_size": 2}),
     "llava": Kind(CROPPED, LLAVA),
+    "mistral3": Kind({"size": {"longest_edge": 112}, "patch_size": PATCH}, MISTRAL),
+    "paddleocr_vl": Kind(PATCHES),
+    "qwen2_5_vl": Kind(PATCHES, {}, windowed),
+    "qwen2_vl": Kind(PATCHES, {}, one_width),
+    "qwen3_5": Kind(PATCHES),
+    "qwen3_5_moe": Kind(PATCHES, like="qwen2_vl"),
+    "qwen3_vl": Kind(PATCHES),
+    "qwen3_vl_moe": Kind(PATCHES, like="qwen2_vl"),
     "smolvlm": Kind(LONGEST, {"image_seq_len": 4}),
+    "video_llama_3": Kind(PATCHES),
     "vipllava": Kind(CROPPED, LLAVA, two_layers),
 }
 """Types that are exported."""
 REFUSED: dict[str, tuple[Kind, str]] = {
     "gemma3": (Kind(SQUARE, {"image_seq_length": 4}), "in both directions"),
     "llava_next": (Kind(CROPPED | {"image_grid_pinpoints": [[SIDE, SIDE]]}, LLAVA), "other numbers of tokens"),
-    "qwen3_vl": (Kind({}), "other shapes"),
+    "idefics2": (Kind({}), "other shapes"),
 }
 """Types that are not exported yet, and what the line says."""
 
@@ -100,7 +131,7 @@ def tiny_config(model_type: str) -> Any:
             known = set(part.to_dict()) | set(getattr(part, "attribute_map", {}))
             fields = {key: value for key, value in fields.items() if key != "vocab_size"}
             fields |= {key: value for key, value in VISION.items() if key in known}
-        if "mrope_section" in getattr(part, "ignore_keys_at_rope_validation", ()):
+        if "mrope_section" in getattr(part, "ignore_keys_at_rope_validation", ()) or part.model_type in MROPE:
             size = fields.get("head_dim") or fields["hidden_size"] // fields["num_attention_heads"]
             own = dict(part.rope_parameters or {})
             half = int(size * own.get("partial_rotary_factor", 1)) // 2

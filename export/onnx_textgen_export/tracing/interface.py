@@ -91,12 +91,23 @@ def finish_interface(model: ir.Model, source: Source, target: Target, outputs: S
             value.const_value = ir.tensor(np.zeros((0, source.images.row_width), dtype=np.float32), name=IMAGE_EMBEDS)
             graph.register_initializer(value)
         if value.name == POSITION_OFFSETS:
+            measure_ids(graph, value)
             value.const_value = ir.tensor(np.zeros((AXES, 1, 1), dtype=np.int64), name=POSITION_OFFSETS)
             graph.register_initializer(value)
     if source.rotary_switch is not None:
         model.metadata_props["rotary_switch"] = str(source.rotary_switch)
     model.graph.name = "decoder"
     forget_origin(model)
+
+
+def measure_ids(graph: ir.Graph, offsets: ir.Value) -> None:
+    """Take the sizes of the batch from `input_ids` where they are those of the offsets, which may have none: they are optional."""
+    ids = next(value for value in graph.inputs if value.name == "input_ids")
+    for node, _ in offsets.uses():
+        axis = node.attributes.get_int("start", 0)
+        if node.op_type == "Shape" and axis > 0:
+            made = ir.node("Shape", [ids], {"start": axis - 1, "end": axis})
+            ir.convenience.replace_nodes_and_values(graph, node, [node], [made], node.outputs, made.outputs)
 
 
 def forget_origin(model: ir.Model) -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from transformers.utils import is_torchvision_available
 
 import onnx_textgen
 from onnx_textgen_export import export
@@ -33,9 +37,22 @@ def by_transformers(model: Any, processor: Any, text: str, pictures: list[Any], 
     return ids
 
 
+def imports_torchvision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A processor whose module imports torchvision, and uses nothing of it, can be loaded without it."""
+    names = ["torchvision", "torchvision.transforms", "torchvision.transforms.v2", "torchvision.transforms.v2.functional"]
+    is_torchvision_available()  # known from now on: transformers does not ask again
+    for name in names:
+        made: Any = ModuleType(name)
+        made.__spec__, made.__path__ = ModuleSpec(name, None), []
+        monkeypatch.setitem(sys.modules, name, made)
+    sys.modules[names[2]].functional = sys.modules[names[3]]  # type: ignore[attr-defined]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("model_type", KINDS)
-def test_a_type_writes_what_transformers_writes(model_type: str, tmp_path: Path) -> None:
+def test_a_type_writes_what_transformers_writes(model_type: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if model_type == "mistral3":
+        imports_torchvision(monkeypatch)
     module = write_checkpoint(model_type, tmp_path / "checkpoint", KINDS[model_type])
     ours = onnx_textgen.load(export(tmp_path / "checkpoint", tmp_path / "package").folder, device="cpu", threads=1)
     about = ours.manifest.images
@@ -45,8 +62,9 @@ def test_a_type_writes_what_transformers_writes(model_type: str, tmp_path: Path)
     switches = {name: False for name in ("do_image_splitting", "crop_to_patches") if hasattr(own.image_processor, name)}
     picture = noise(40, 66)
     # The same numbers for both: a pixel that is rounded otherwise can change a token of a random model.
-    small = np.asarray(Image.fromarray(picture).resize((28, 28)))
-    for pictures in ([small], [small, np.ascontiguousarray(small[::-1])]):
+    sizes = ((42, 70), (56, 28)) if about.has_grid else ((28, 28), (28, 28))
+    one, other = (np.asarray(Image.fromarray(picture[::step]).resize(size[::-1])) for size, step in zip(sizes, (1, -1), strict=True))
+    for pictures in ([one], [one, other]):
         text = about.placeholder.join((*TEXTS, "")[: len(pictures) + 1])
         wanted = by_transformers(module, own, text, pictures, switches)
         found = ours.generate(ours.encode(text, images=pictures), temperature=0, max_new_tokens=COUNT, ignore_eos=True)

@@ -4,7 +4,7 @@ Columns that are only moved (reshape, transpose, split, slice) are moved in the 
 embedding (`do_rotary`, with tables of cosines and sines over the whole context). Query, key and value that are linear in the same
 input become one product, the operator's packed form. If norms stand in between (Qwen3, Gemma 3, OLMo 2), or if the source stored
 them in different forms, the operator still applies the rotary embedding, and the three inputs are separate. Angles that depend on
-the length of the text (LongRoPE) are computed once per run, and a RotaryEmbedding applies them.
+the length of the text (LongRoPE) or on pictures in it (M-RoPE) are computed once per run, and a RotaryEmbedding applies them.
 """
 
 from __future__ import annotations

@@ -10,6 +10,9 @@ import onnx_ir as ir
 import onnxruntime
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_errors
 
+from onnx_textgen.backends.signature import POSITION_OFFSETS
+from onnx_textgen.images.positions import AXES
+
 ORT_ERRORS = (
     ort_errors.Fail,
     ort_errors.InvalidArgument,
@@ -49,10 +52,21 @@ class Piece:
         return outputs
 
 
+def asked_by(graph: ir.Graph) -> list[ir.Value]:
+    """The inputs on which positions depend."""
+    return [value for value in graph.inputs if value.name in {"input_ids", "attention_mask", POSITION_OFFSETS}]
+
+
+def plain_text(rows: int, new: int, mask: npt.NDArray[np.int64] | None = None) -> dict[str, npt.NDArray[np.generic]]:
+    """Values for these inputs: `new` tokens of text in each row, which are all if there is no mask."""
+    ids = np.zeros((rows, new), np.int64)
+    offsets = np.zeros((AXES, rows, new), np.int64)
+    return {"input_ids": ids, "attention_mask": np.ones_like(ids) if mask is None else mask, POSITION_OFFSETS: offsets}
+
+
 def depends_on_tokens(graph: ir.Graph) -> set[ir.Value]:
     """Every value that depends on the tokens or the past; positions and shapes do not."""
-    mask = {value for value in graph.inputs if value.name == "attention_mask"}
-    tainted = {value for value in graph.inputs if value not in mask}
+    tainted = {value for value in graph.inputs if value.name not in {"attention_mask", POSITION_OFFSETS}}
     for node in graph:
         if node.op_type != "Shape" and any(value in tainted for value in node.inputs):
             tainted.update(node.outputs)

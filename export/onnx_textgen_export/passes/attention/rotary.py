@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from .probing import Array, Piece
+from .probing import Array, Piece, asked_by, plain_text
 
 FEW = 8
 """Positions in a probe."""
@@ -58,18 +58,13 @@ class Movement:
         self.heads_first = len(shape) == 4 and isinstance(shape[1], int)
         self.sizes, self.width = tuple(sizes), int(np.prod(sizes))
         self.root = str(root.name)
-        asked = [node_input for node_input in graph.inputs if node_input.name in {"input_ids", "attention_mask"}]
-        self.piece = Piece(graph, [root, *asked], [value])
+        self.piece = Piece(graph, [root, *asked_by(graph)], [value])
 
     def __call__(self, x: Array, mask: npt.NDArray[np.int64]) -> Array:
         """x [batch, new, width] -> [batch, new, width of the attention's input]; `mask` [batch, past + new]."""
         batch, new, _ = x.shape
         root = x.reshape(batch, new, *self.sizes)
-        feeds: dict[str, npt.NDArray[np.generic]] = {
-            self.root: root.transpose(0, 2, 1, 3) if self.heads_first else root,
-            "input_ids": np.zeros((batch, new), np.int64),
-            "attention_mask": mask,
-        }
+        feeds = plain_text(batch, new, mask) | {self.root: root.transpose(0, 2, 1, 3) if self.heads_first else root}
         moved: Array = self.piece.run(feeds)[0].reshape(batch, new, -1)
         return moved
 
@@ -181,13 +176,11 @@ def agrees(move: Movement, columns: npt.NDArray[np.int64], rotation: Rotation, h
 
 def independent_of_length(graph: ir.Graph, angles: Sequence[ir.Value], context_length: int) -> bool:
     """Return whether the angles of the first positions are the same when the whole context follows."""
-    asked = [value for value in graph.inputs if value.name in {"input_ids", "attention_mask"}]
-    piece = Piece(graph, asked, angles)
+    piece = Piece(graph, asked_by(graph), angles)
     few = min(FEW, context_length)
     runs = []
     for new in (few, context_length):
-        ones = np.ones((1, new), np.int64)
-        runs.append(piece.run({"input_ids": np.zeros_like(ones), "attention_mask": ones}))
+        runs.append(piece.run(plain_text(1, new)))
     for short, full in zip(*runs, strict=True):
         cut = full[tuple(slice(size) for size in short.shape)]
         if cut.shape != short.shape or not close(cut, short):

@@ -8,9 +8,11 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from onnx_textgen.backends.signature import POSITION_OFFSETS
+
 from ..graph.linear import add_constant, shared_constant
 from .origins import Origin
-from .probing import Array, Piece
+from .probing import Array, Piece, asked_by, plain_text
 from .rotary import FEW, Rotation, agrees, close, independent_of_length, make_tables, read_angles
 from .rotary_formula import add_tables, find_formula
 
@@ -69,6 +71,11 @@ class Angles:
     tables: dict[tuple[object, ...], Table | None] = dataclasses.field(default_factory=dict)
     values: dict[tuple[object, ...], Computed | None] = dataclasses.field(default_factory=dict)
 
+    @property
+    def has_offsets(self) -> bool:
+        """Whether positions may differ from places in the text, as those of pictures do."""
+        return any(value.name == POSITION_OFFSETS for value in self.graph.inputs)
+
     def table_for(self, origins: list[Origin], head_size: int) -> Table | None:
         """The table by which all these inputs rotate, if their angles depend on the position alone."""
         key = key_of(origins[0])
@@ -81,7 +88,7 @@ class Angles:
         """Tabulate the angles; equal tables are stored once."""
         rotation = origin.rotation
         order = filled_order(rotation, head_size) if rotation is not None else None
-        if rotation is None or order is None or self.context_length * rotation.size * 4 > LARGEST_TABLES:
+        if rotation is None or order is None or self.has_offsets or self.context_length * rotation.size * 4 > LARGEST_TABLES:
             return None
         try:
             constant = independent_of_length(self.graph, origin.angles, self.context_length)
@@ -118,11 +125,10 @@ class Angles:
         """Find cosine and sine among the values that the rotation reads, by comparing numbers."""
         if origin.rotation is None or len(origin.angles) != 2:
             return None
-        asked = [value for value in self.graph.inputs if value.name in {"input_ids", "attention_mask"}]
         start, new = 4, 3
-        feeds = {"input_ids": np.zeros((2, new), np.int64), "attention_mask": np.ones((2, start + new), np.int64)}
+        feeds = plain_text(2, new, np.ones((2, start + new), np.int64))
         try:
-            found = Piece(self.graph, asked, origin.angles).run(feeds)
+            found = Piece(self.graph, asked_by(self.graph), origin.angles).run(feeds)
         except ValueError:  # angles that need more than positions
             return None
         for value, array in zip(origin.angles, found, strict=True):
