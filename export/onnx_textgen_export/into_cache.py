@@ -36,11 +36,11 @@ def make_package(source: str, folder: Path, name: str, origin: str | None, preci
         more: dict[str, Any] = {"source_path": opened.source_path, "report": stages.begin}
         write = functools.partial(export_source, made, opened.weights, folder, assets=opened.assets, options=options, **more)
         try:
-            write(images=images_of(opened, stages.begin))
+            write(images=images_of(opened, stages.begin, options.target))
         except ExportError as error:
             if not has_pictures(opened.module):
                 raise
-            from .exporting.images import HINT  # noqa: PLC0415 - with transformers, which the source has imported by now
+            from .images.opening import HINT  # noqa: PLC0415 - with transformers, which the source has imported by now
 
             stages.begin(f"images: left out, the text part is exported alone: {str(error).removesuffix(HINT)}")
             write()

@@ -164,7 +164,8 @@ def write_checkpoint(model_type: str, folder: Path, kind: Kind) -> transformers.
                 parameter.normal_(std=0.15)
     model.generation_config.eos_token_id = model.generation_config.pad_token_id = None
     model.save_pretrained(folder)
-    names = IMAGE_PROCESSOR_MAPPING_NAMES.get(kind.like or model_type) or IMAGE_PROCESSOR_MAPPING_NAMES[config.vision_config.model_type]
+    own = kind.like or model_type
+    names = IMAGE_PROCESSOR_MAPPING_NAMES.get(own) or IMAGE_PROCESSOR_MAPPING_NAMES[config.vision_config.model_type]
     getattr(transformers, names["pil"])(**kind.images).save_pretrained(folder)
     words.save_pretrained(folder)
     named = {"processor_class": processing_auto.PROCESSOR_MAPPING_NAMES[model_type]}

@@ -33,7 +33,7 @@ from .time_left import TimeLeft
 from .unfinished import held_bytes, key_of, work_folder
 
 if TYPE_CHECKING:
-    from .images import Images
+    from ..images.opening import Images
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def images_of(opened: Opened, report: Report, target: Target) -> Images | None:
     """What reads the pictures of a source; None if it reads text alone, or does not say how."""
     if not has_pictures(opened.module):
         return None
-    from .images import open_images  # noqa: PLC0415
+    from ..images.opening import open_images  # noqa: PLC0415
 
     return open_images(opened.module, opened.weights, opened.source_path, report, target)
 
@@ -92,7 +92,7 @@ def has_pictures(module: nn.Module) -> bool:
     """Return whether a module is a model of transformers that reads pictures as well as text."""
     if not is_of_transformers(module):
         return False
-    from .images import reads_images  # noqa: PLC0415
+    from ..images.opening import reads_images  # noqa: PLC0415
 
     return reads_images(module)
 

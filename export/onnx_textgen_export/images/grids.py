@@ -1,7 +1,7 @@
 """Numbers that follow the grid of a picture: seen for pictures of several sizes, and written as a formula of height and width.
 
-A processor makes such numbers (counts of patches, shapes), and the code of a vision part reads them out of tensors. A graph computes
-them from the sizes of its input.
+A processor makes such numbers (counts of patches, shapes), and the code of a vision part reads them out of tensors. A graph
+computes them from the sizes of its input.
 """
 
 from __future__ import annotations

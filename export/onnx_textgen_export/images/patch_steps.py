@@ -1,7 +1,7 @@
 """Image processors whose pictures keep their shape: resized to a grid of whole tokens, and cut into patches.
 
-The steps are those of `pixel_steps`; what follows them is a layout: the order in which the model takes the pixels. Numbers of tokens
-down and across are two dimensions of the result, so that a graph of the vision part sees them as sizes.
+The steps are those of `pixel_steps`; what follows them is a layout: the order in which the model takes the pixels. Numbers of
+tokens down and across are two dimensions of the result, so that a graph of the vision part sees them as sizes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Enlarging = Literal["no", "both", "each"]
 """Before a picture smaller than a token is fitted: not, both edges by one factor, or each edge that is too short."""
 HEIGHT, WIDTH = "grid_height", "grid_width"
 """Names of the dimensions."""
-Size = int | Literal["grid_height", "grid_width"]
+Size = int | str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class ResizeToGrid:
             found = ops.op("Where", too_few, large, fit)
             found = ops.op("Where", too_many, ops.op("Max", small, self.double(ops, 1)), found)
             counts.append(ops.op("Mul", ops.as_int(found), ops.constant(self.factor)))
-        return resized(ops, picture, *counts, self.resample)
+        return resized(ops, picture, counts[0], counts[1], self.resample)
 
     def enlarged(self, ops: Operators, sides: list[ir.Value]) -> list[ir.Value]:
         """Edges of a picture that is at least as large as a token."""
@@ -114,7 +114,7 @@ class ResizeWithin:
             pixels = ops.as_int(ops.op("Floor", ops.op("Div", side, ratio)))
             count = ops.op("Add", ops.op("Div", ops.op("Sub", pixels, one), factor), one)
             counts.append(ops.op("Mul", count, factor))
-        return resized(ops, picture, *counts, self.resample)
+        return resized(ops, picture, counts[0], counts[1], self.resample)
 
 
 class Layout(Protocol):

@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import AutoImageProcessor, AutoTokenizer, PretrainedConfig
 from transformers.models.auto import processing_auto
 from transformers.processing_utils import ProcessorMixin
-from transformers.utils import DummyObject
+from transformers.utils.import_utils import DummyObject
 
 from onnx_textgen.errors import first_line
 from onnx_textgen.package.hf_settings import read_json
@@ -33,6 +33,8 @@ TRIAL_SIZES = ((64, 48), (131, 257), (40, 40), (1100, 700))
 """Heights and widths of pictures whose shapes are compared."""
 GRID_SIZES = ((140, 252), (196, 84), (112, 308), (60, 110), (84, 420), (40, 30), (224, 230))
 """Of pictures that show how numbers follow the grid: of several shapes, small and large."""
+PLAIN = ("input_ids", "attention_mask")
+"""What a processor makes of a text."""
 BEFORE, AFTER = "a ", " b"
 Pixels = npt.NDArray[np.uint8]
 
@@ -151,7 +153,11 @@ class Processor:
             self.switches = {name: False for name in TILES if hasattr(self.images, name)}
             reads = [self.read(each) for each in pictures]
         if len(reads[0].pixels) != 1:
-            numbers = f"more than one tensor of a picture ({', '.join(reads[0].pixels)})" if reads[0].pixels else "no numbers of a picture"
+            numbers = (
+                f"more than one tensor of a picture ({', '.join(reads[0].pixels)})"
+                if reads[0].pixels
+                else "no numbers of a picture"
+            )
             raise ExportError(f"{self.name} makes {numbers}")
         if not (why := differing(reads)):
             return reads[:1]
@@ -167,6 +173,12 @@ class Processor:
         """Change the limits of its pictures' sizes."""
         self.switches["size"] = dict(edges)
         self.samples = [self.read(each) for each in trial_pictures(GRID_SIZES)]
+
+    @staticmethod
+    def constants(read: Read) -> dict[str, Tensor]:
+        """What a vision part takes besides the numbers of a picture: nothing that belongs to the tokens of a text."""
+        tokens = read.constants["input_ids"].shape
+        return {name: value for name, value in read.constants.items() if name not in PLAIN and value.shape != tokens}
 
     def ids(self, read: Read) -> list[int]:
         """The token ids of what a picture becomes."""

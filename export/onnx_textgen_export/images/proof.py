@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnx_ir as ir
 import torch
 from torch import Tensor
 
@@ -19,7 +18,7 @@ from onnx_textgen.images.image_reader import IMAGE_ROWS, ImageReader
 from onnx_textgen.images.image_rows import ReadImage
 from onnx_textgen.inference.decoder import Decoder
 from onnx_textgen.inference.graph_runner import Logits
-from onnx_textgen.package.manifest import IMAGE_PROCESSOR_GRAPH, VISION_GRAPH, ImageRecord, Precision
+from onnx_textgen.package.manifest import IMAGE_PROCESSOR_GRAPH, VISION_GRAPH, Precision
 
 from ..errors import ExportError, as_export_error
 from ..huggingface.probed_model import attention_as
@@ -31,14 +30,13 @@ from ..proof.scenarios import feed_in_pieces, feed_ragged
 from ..sources.source import Source
 from ..weights.streamed import Weights
 from .matching import SIZES, grids_of
-from .processors import GRID_SIZES, Pixels, Processor, Read, trial_pictures
-from .vision import Seen, VisionPart
+from .opening import Images
+from .processors import GRID_SIZES, PLAIN, Pixels, Read, trial_pictures
+from .vision import Seen
 
 ROWS_COSINE = {"fp32": 1 - 1e-6, "fp16": 0.999, "int8": 0.995, "int4": 0.995}
 """Smallest cosine between a row and transformers' for the same numbers."""
 GREEDY_TOKENS = 48
-PLAIN = ("input_ids", "attention_mask")
-"""What a processor makes of a text."""
 FEW = 9
 """Text tokens around pictures."""
 
@@ -62,12 +60,10 @@ class Proven:
 class ImageProof:
     """Compares the graphs of a finished folder with transformers."""
 
-    def __init__(
-        self, source: Source, weights: Weights, processor: Processor, part: VisionPart, record: ImageRecord, graph: ir.Model
-    ) -> None:
-        """`graph`: that of the processor, which knows the grids of pictures."""
-        self.source, self.weights, self.processor, self.part, self.record = source, weights, processor, part, record
-        self.graph, self.pictures = graph, trial_pictures(SIZES[:3] if part.form is None else GRID_SIZES[:3])
+    def __init__(self, source: Source, weights: Weights, images: Images) -> None:
+        self.source, self.weights, self.images = source, weights, images
+        self.processor, self.part, self.record = images.processor, images.part, images.record
+        self.pictures = trial_pictures(SIZES[:3] if self.part.form is None else GRID_SIZES[:3])
 
     @functools.cached_property
     def reads(self) -> list[Read]:
@@ -77,7 +73,7 @@ class ImageProof:
     @functools.cached_property
     def seen(self) -> list[Seen]:
         """The same as the vision part takes it."""
-        return seen_by(self.part, self.reads, self.graph, self.pictures)
+        return seen_by(self.images, self.reads, self.pictures)
 
     @functools.cached_property
     def wanted_rows(self) -> list[npt.NDArray[np.float32]]:
@@ -207,19 +203,13 @@ class ImageProof:
         return len(made)
 
 
-def seen_by(part: VisionPart, reads: Sequence[Read], graph: ir.Model, pictures: Sequence[Pixels]) -> list[Seen]:
+def seen_by(images: Images, reads: Sequence[Read], pictures: Sequence[Pixels]) -> list[Seen]:
     """What a processor made of pictures, as a vision part takes it."""
-    numbers = [read.pixels[part.name] for read in reads]
-    if part.form is None:
+    form, numbers = images.part.form, [read.pixels[images.part.name] for read in reads]
+    if form is None:
         return [Seen(each) for each in numbers]
-    grids = grids_of(part.form.split, graph, pictures)
-    return [Seen(part.form.as_split(each, grid), grid) for each, grid in zip(numbers, grids, strict=True)]
+    grids = grids_of(form.split, images.processor_graph, pictures)
+    return [Seen(form.as_split(each, grid), grid) for each, grid in zip(numbers, grids, strict=True)]
 
 
 BOTH_WAYS = "its decoder may read the tokens of a picture in both directions, or count their positions otherwise"
-
-
-def constants_of_model(read: Read) -> dict[str, Tensor]:
-    """What a vision part takes besides the numbers of a picture: nothing that belongs to the tokens of a text."""
-    tokens = read.constants["input_ids"].shape
-    return {name: value for name, value in read.constants.items() if name not in PLAIN and value.shape != tokens}

@@ -54,11 +54,11 @@ class ReadOutValues(TorchFunctionMode):
         for kind in (FakeTensor, FunctionalTensor):  # which read their numbers one by one
             if self.known is not None:
                 self.patches.enter_context(mock.patch.object(kind, "tolist", self.noting(kind.tolist)))
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *raised: Any) -> None:  # noqa: ANN401 - as a context manager gets it
-        super().__exit__(*raised)
+        super().__exit__(*raised)  # type: ignore[no-untyped-call]
         self.patches.close()
 
     def __torch_function__(

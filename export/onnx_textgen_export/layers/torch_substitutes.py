@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 
@@ -76,9 +76,7 @@ def inverse_error_function(x: Tensor) -> Tensor:
 
 
 class OnnxSubstitutes(TorchFunctionMode):
-    """Within the context, complex tensors are `ComplexPair`, erfinv is computed by `inverse_error_function`, and what is translated
-    wrongly is called otherwise.
-    """
+    """Within the context, complex tensors are `ComplexPair`, and what the tracer cannot translate is computed otherwise."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -88,8 +86,10 @@ class OnnxSubstitutes(TorchFunctionMode):
             return ComplexPair(absolute * torch.cos(angle), absolute * torch.sin(angle))
         if func is torch.view_as_complex:
             return ComplexPair(args[0][..., 0], args[0][..., 1])
-        if func in {torch.conv3d, nn.functional.conv3d} and (kwargs or {}).get("bias") is None and (len(args) < 3 or args[2] is None):
-            return func(*args[:2], torch.zeros(args[1].shape[0]), *args[3:], **(kwargs or {}))  # its translation without a bias is wrong
+        if func is torch.conv3d and (args[2] if len(args) > 2 else (kwargs or {}).get("bias")) is None:
+            rest = {name: each for name, each in (kwargs or {}).items() if name != "bias"}
+            args = (*args[:2], torch.zeros(args[1].shape[0]), *args[3:])  # without a bias its translation is wrong
+            return func(*args, **rest)
         if func in {torch.squeeze, torch.Tensor.squeeze} and len(args) == 2 and args[0].shape[args[1]] != 1:
             return args[0]  # ONNX's operator fails where PyTorch's does nothing
         if func in {torch.erfinv, torch.Tensor.erfinv}:

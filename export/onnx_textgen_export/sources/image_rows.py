@@ -47,7 +47,7 @@ class ImagePart:
         """Within the context, the embedding of an id below 0 is its row of `rows` [rows, row width], and positions have offsets."""
         padded = torch.cat([rows, torch.zeros(1, self.row_width)])  # a text without images has no rows, and a Gather needs one
         of_image = (ids < 0).unsqueeze(-1)
-        chosen, *deeper = nn.functional.embedding((-1 - ids).clamp(min=0), padded).split(self.width, dim=-1)
+        chosen, *deeper = torch.split(nn.functional.embedding((-1 - ids).clamp(min=0), padded), self.width, dim=-1)
 
         def replace(_: nn.Module, __: object, output: Tensor) -> Tensor:
             return torch.where(of_image, chosen, output)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 
 from onnx_textgen.backends.signature import ENCODER_MASK, HIDDEN_STATES, IMAGE_EMBEDS, LAST_HIDDEN_STATE, POSITION_OFFSETS
@@ -84,20 +85,24 @@ def finish_interface(model: ir.Model, source: Source, target: Target, outputs: S
     for value in list(graph.inputs):
         if value.name in ("attention_mask", SOURCE_MASK) and not value.uses():
             graph.inputs.remove(value)
-        if value.name == "logits_positions":
-            value.const_value = ir.tensor(np.array([-1], dtype=np.int64), name="logits_positions")
-            graph.register_initializer(value)
-        if value.name == IMAGE_EMBEDS and source.images is not None:
-            value.const_value = ir.tensor(np.zeros((0, source.images.row_width), dtype=np.float32), name=IMAGE_EMBEDS)
-            graph.register_initializer(value)
         if value.name == POSITION_OFFSETS:
             measure_ids(graph, value)
-            value.const_value = ir.tensor(np.zeros((AXES, 1, 1), dtype=np.int64), name=POSITION_OFFSETS)
+        if (default := default_of(str(value.name), source)) is not None:
+            value.const_value = ir.tensor(default, name=value.name)
             graph.register_initializer(value)
     if source.rotary_switch is not None:
         model.metadata_props["rotary_switch"] = str(source.rotary_switch)
     model.graph.name = "decoder"
     forget_origin(model)
+
+
+def default_of(name: str, source: Source) -> npt.NDArray[np.generic] | None:
+    """What an optional input is, if it is not given."""
+    if name == "logits_positions":
+        return np.array([-1], dtype=np.int64)
+    if name == IMAGE_EMBEDS and source.images is not None:
+        return np.zeros((0, source.images.row_width), dtype=np.float32)
+    return np.zeros((AXES, 1, 1), dtype=np.int64) if name == POSITION_OFFSETS else None
 
 
 def measure_ids(graph: ir.Graph, offsets: ir.Value) -> None:

@@ -32,7 +32,11 @@ class ImageReader:
         if set(processor.inputs) != {PICTURE} or made != wanted or IMAGE_ROWS not in vision.outputs:
             raise PackageError("the graphs that read pictures do not fit each other; export the model again")
         shape, _ = vision.outputs[IMAGE_ROWS]
-        fits = shape == [record.tokens, width] if not record.has_grid else len(shape) == len(("down", "across", width)) and shape[2] == width
+        fits = (
+            shape == [record.tokens, width]
+            if not record.has_grid
+            else len(shape) == len(("down", "across", width)) and shape[2] == width
+        )
         if not fits:
             raise PackageError(f"pictures become rows {shape}, and the decoder takes {width} numbers a row; export the model again")
 

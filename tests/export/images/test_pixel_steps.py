@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from onnx_textgen_export.images.matching import run_processor
 from onnx_textgen_export.images.pixel_steps import (
     BICUBIC,
     BILINEAR,
@@ -26,7 +27,6 @@ from onnx_textgen_export.images.pixel_steps import (
     steps_of,
 )
 from onnx_textgen_export.images.processors import trial_pictures
-from onnx_textgen_export.images.matching import run_processor
 
 PIXELS = Normalization(1.0, (0.0,) * 3, (1.0,) * 3)
 SIDES = st.integers(1, 90)

@@ -19,13 +19,13 @@ from transformers.utils import is_torchvision_available
 import onnx_textgen
 from onnx_textgen_export import export
 from onnx_textgen_export.errors import ExportError
-from onnx_textgen_export.exporting import images
+from onnx_textgen_export.images import opening
 from onnx_textgen_export.images.processors import Processor, own_processor
 from onnx_textgen_export.images.vision import VisionPart
 from support.image_checkpoints import KINDS, REFUSED, noise, write_checkpoint
 
 TEXTS = ("What is this? ", " Say it.", " And?")
-"""Around pictures; after one at the end, `generate` of transformers counts positions on three axes otherwise than its own forward."""
+"""Around pictures. After one at the end, transformers' `generate` counts positions on three axes otherwise than its forward."""
 COUNT = 24
 
 
@@ -67,7 +67,9 @@ def test_a_type_writes_what_transformers_writes(model_type: str, tmp_path: Path,
     picture = noise(40, 66)
     # The same numbers for both: a pixel that is rounded otherwise can change a token of a random model.
     sizes = ((42, 70), (56, 28)) if about.has_grid else ((28, 28), (28, 28))
-    one, other = (np.asarray(Image.fromarray(picture[::step]).resize(size[::-1])) for size, step in zip(sizes, (1, -1), strict=True))
+    one, other = (
+        np.asarray(Image.fromarray(picture[::step]).resize(size[::-1])) for size, step in zip(sizes, (1, -1), strict=True)
+    )
     for pictures in ([one], [one, other]):
         text = about.placeholder.join(TEXTS[: len(pictures) + 1])
         wanted = by_transformers(module, own, text, pictures, switches)
@@ -142,7 +144,7 @@ def test_a_processor_of_two_tensors_is_refused_in_one_line(tmp_path: Path, monke
         return dataclasses.replace(read, pixels=read.pixels | {"high_res_pixel_values": read.pixels["pixel_values"]})
 
     monkeypatch.setattr(Processor, "read", doubled)
-    monkeypatch.setattr(images, "open_vision", lambda *_: None)
+    monkeypatch.setattr(opening, "open_vision", lambda *_: None)
     write_checkpoint("llava", tmp_path / "checkpoint", KINDS["llava"])
     with pytest.raises(ExportError, match=r"more than one tensor of a picture .*; add --text-only") as error:
         export(tmp_path / "checkpoint", tmp_path / "package")
