@@ -133,6 +133,9 @@ OPTIONS: Mapping[str, Given] = {
         bool, "Round a quantised checkpoint again where its numbers cannot be kept.", ("--requantise",), default=False
     ),
     "text_only": Given(bool, "Leave out the part that reads pictures, of a model that has one.", ("--text-only",), default=False),
+    "image_tokens": Given(
+        int | None, "The most tokens of a picture, of a model that keeps the shape of pictures; default: 1280.", least=1
+    ),
     "allow_pickle": Given(
         bool, "Read weights from a pickle if there are no safetensors; tensors only.", ("--allow-pickle",), default=False
     ),
@@ -250,6 +253,7 @@ def keywords_from(given: Mapping[str, Any]) -> ExportKeywords:
         "int8_cache",
         "requantise",
         "text_only",
+        "image_tokens",
     )
     keywords = {name: given[name] for name in (*same, "force")} | {
         "precision": precision.value,

@@ -36,7 +36,7 @@ def make_package(source: str, folder: Path, name: str, origin: str | None, preci
         more: dict[str, Any] = {"source_path": opened.source_path, "report": stages.begin}
         write = functools.partial(export_source, made, opened.weights, folder, assets=opened.assets, options=options, **more)
         try:
-            write(images=images_of(opened, stages.begin, options.target))
+            write(images=images_of(opened, stages.begin, options))
         except ExportError as error:
             if not has_pictures(opened.module):
                 raise

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from torch import nn
 
-from onnx_textgen.package.manifest import GRAPH, Manifest, Target
+from onnx_textgen.package.manifest import GRAPH, Manifest
 
 from ..calibration.attempts import Measured, Traced, round_within_budget
 from ..extra_graphs.int8_cache_graph import write_int8_cache_graph
@@ -74,18 +74,19 @@ def export(
         written = export_text_encoder(module, weights, out, assets=assets, options=asked, folder=where, report=report)
         return Exported(Path(out), written)
     with as_source(opened, asked.context_length) as made:
-        images = None if asked.text_only else images_of(opened, report, asked.target)
+        images = None if asked.text_only else images_of(opened, report, asked)
         more: dict[str, Any] = {"source_path": opened.source_path, "report": report, "images": images}
         return export_source(made, opened.weights, out, assets=assets, options=asked, **more)
 
 
-def images_of(opened: Opened, report: Report, target: Target) -> Images | None:
+def images_of(opened: Opened, report: Report, options: ExportOptions) -> Images | None:
     """What reads the pictures of a source; None if it reads text alone, or does not say how."""
     if not has_pictures(opened.module):
         return None
     from ..images.opening import open_images  # noqa: PLC0415
 
-    return open_images(opened.module, opened.weights, opened.source_path, report, target)
+    where, most = opened.source_path, options.image_tokens
+    return open_images(opened.module, opened.weights, where, report, target=options.target, most_tokens=most)
 
 
 def has_pictures(module: nn.Module) -> bool:

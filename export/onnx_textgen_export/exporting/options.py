@@ -9,7 +9,7 @@ from typing import Literal, TypedDict, get_args
 
 from tokenizers import Tokenizer
 
-from onnx_textgen.package.manifest import Precision, Target
+from onnx_textgen.package.manifest import MOST_IMAGE_TOKENS, Precision, Target
 
 from ..calibration.attempts import Budget
 from ..errors import ExportError
@@ -62,6 +62,9 @@ class ExportOptions:
     """Round the matrices of a quantised checkpoint again, where no form of ours holds their numbers, instead of refusing them."""
     text_only: bool = False
     """Leave out the part that reads pictures, of a model that has one."""
+    image_tokens: int | None = None
+    """The most tokens of a picture, of a model that keeps the shape of pictures: larger ones are made smaller. None: 1,280, or less
+    if the model's makers say so."""
     force: bool = False
     """Replace an existing model folder."""
 
@@ -69,6 +72,8 @@ class ExportOptions:
         known = (AS_STORED, *get_args(Precision))
         if self.precision not in known:
             raise ExportError(f"there is no precision {self.precision}; take one of {', '.join(known)}")
+        if self.image_tokens is not None and not 1 <= self.image_tokens <= MOST_IMAGE_TOKENS:
+            raise ExportError(f"image_tokens should be from 1 to {MOST_IMAGE_TOKENS:,}, found {self.image_tokens}")
         asked = self.quantization
         if asked is not None and self.precision not in (f"int{asked.bits}", *([AS_STORED] if asked.bits == 8 else [])):
             raise ExportError(
@@ -132,4 +137,5 @@ class ExportKeywords(TypedDict, total=False):
     int8_cache: bool
     requantise: bool
     text_only: bool
+    image_tokens: int | None
     force: bool

@@ -68,8 +68,19 @@ def hinting() -> Iterator[None]:
 
 
 @hinting()
-def open_images(module: nn.Module, weights: Weights, folder: Path | None, report: Report, target: Target = "ort") -> Images | None:
-    """What reads the pictures of a checkpoint; None if it does not say how. Raises `ExportError` if that cannot be exported."""
+def open_images(
+    module: nn.Module,
+    weights: Weights,
+    folder: Path | None,
+    report: Report,
+    *,
+    target: Target = "ort",
+    most_tokens: int | None = None,
+) -> Images | None:
+    """What reads the pictures of a checkpoint; None if it does not say how. Raises `ExportError` if that cannot be exported.
+
+    most_tokens: of a picture that becomes tokens by its size.
+    """
     if folder is None or not folder.is_dir() or not has_processor(folder):
         report("images: nothing says how the source reads pictures (preprocessor_config.json), so the package reads text alone")
         return None
@@ -79,7 +90,12 @@ def open_images(module: nn.Module, weights: Weights, folder: Path | None, report
     takes = frozenset(inspect.signature(model.forward).parameters) | parameters_of_features(model)
     processor = open_processor(folder, model.config, takes, token_id)
     (name,) = processor.sample.pixels
-    opened = open_grid(model, processor, name, report) if processor.varying else open_fixed(model, processor, name)
+    if processor.varying:
+        opened = open_grid(model, processor, name, report, most_tokens or GRID_TOKENS)
+    else:
+        opened = open_fixed(model, processor, name)
+        if most_tokens is not None:
+            report(f"images: all become {opened.record.tokens:,} tokens, whatever most is asked for")
     with weights.present():
         open_vision(opened.part, opened.samples, target)
         if opened.part.form is not None:
@@ -103,15 +119,13 @@ def open_fixed(model: PreTrainedModel, processor: Processor, name: str) -> Image
     return Images(processor, part, record, graph, levels, [Seen(sample.pixels[name])])
 
 
-def open_grid(model: PreTrainedModel, processor: Processor, name: str, report: Report) -> Images:
-    """What reads pictures that become tokens by their size."""
+def open_grid(model: PreTrainedModel, processor: Processor, name: str, report: Report, most: int) -> Images:
+    """What reads pictures that become tokens by their size, at most `most`."""
     try:
         graph, levels, way = matching_grid(processor, name)
-        if way.tokens > GRID_TOKENS:
-            processor.limit(way.edges(GRID_TOKENS))
-            report(
-                f"images: those of more than {GRID_TOKENS:,} tokens ({way.tokens:,} by its settings) are made smaller"
-            )
+        if way.tokens > most:
+            processor.limit(way.edges(most))
+            report(f"images: those of more than {most:,} tokens ({way.tokens:,} by the model's settings) are made smaller")
             graph, levels, way = matching_grid(processor, name)
     except ExportError as error:
         raise ExportError(
@@ -127,9 +141,7 @@ def open_grid(model: PreTrainedModel, processor: Processor, name: str, report: R
     )
     part = VisionPart(model, processor.token_id, 0, name, {})
     part.form = form
-    record = ImageRecord(
-        processor.placeholder, expansion, processor.token_id, min(way.tokens, GRID_TOKENS), has_grid=True, row_break_ids=breaks
-    )
+    record = ImageRecord(processor.placeholder, expansion, processor.token_id, way.tokens, has_grid=True, row_break_ids=breaks)
     samples = [Seen(form.as_split(each.pixels[name], grid), grid) for each, grid in zip(reads, grids, strict=True)]
     return Images(processor, part, record, graph, levels, samples)
 

@@ -45,7 +45,8 @@ class ResizeToGrid:
 
     def edges(self, tokens: int) -> dict[str, int]:
         """See `GridSteps`."""
-        return {"shortest_edge": self.least, "longest_edge": tokens * self.frames * self.factor**2}
+        most = tokens * self.frames * self.factor**2
+        return {"shortest_edge": min(self.least, most), "longest_edge": most}
 
     def __call__(self, ops: Operators, picture: Picture) -> Picture:
         """See `Step`."""

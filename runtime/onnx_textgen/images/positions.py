@@ -22,6 +22,8 @@ def position_offsets(held: Sequence[int], new: Sequence[int], images: ImageRows)
     """How far the positions of `new` ids after those `held` are from their places in the text: [3, new]."""
     shift = sum(gap_of(images.image(each)) for each in held if each < 0 and is_last(each, images.image(each)))
     found = np.full((AXES, len(new)), shift, np.int64)
+    if min(new, default=0) >= 0:
+        return found
     for index, each in enumerate(new):
         if each >= 0:
             found[:, index] = shift

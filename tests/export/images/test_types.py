@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 from PIL import Image
@@ -149,3 +150,29 @@ def test_a_processor_of_two_tensors_is_refused_in_one_line(tmp_path: Path, monke
     with pytest.raises(ExportError, match=r"more than one tensor of a picture .*; add --text-only") as error:
         export(tmp_path / "checkpoint", tmp_path / "package")
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.slow
+def test_text_needs_neither_rows_nor_offsets_of_positions(tmp_path: Path) -> None:
+    write_checkpoint("qwen2_vl", tmp_path / "checkpoint", KINDS["qwen2_vl"])
+    folder = export(tmp_path / "checkpoint", tmp_path / "package").folder
+    ids = np.array([[5, 9, 77, 31, 8], [6, 3, 2, 90, 44]])
+    bare = onnxruntime.InferenceSession(folder / "model.onnx", providers=["CPUExecutionProvider"])
+    empty = {
+        each.name: np.zeros([2 if size == "batch" else 5 if isinstance(size, str) else size for size in each.shape], np.float32)
+        for each in bare.get_inputs()
+        if each.name.startswith("past")
+    }
+    logits = bare.run(["logits"], {"input_ids": ids, "attention_mask": np.ones_like(ids), **empty})[0]
+    ours = onnx_textgen.load(folder, device="cpu", threads=1)
+    for row, found in zip(ids.tolist(), logits, strict=True):
+        assert int(found[-1].argmax()) == ours.generate(row, temperature=0, max_new_tokens=1, ignore_eos=True).token_ids[0]
+
+
+@pytest.mark.slow
+def test_larger_pictures_are_made_as_small_as_asked(tmp_path: Path) -> None:
+    write_checkpoint("lighton_ocr", tmp_path / "checkpoint", KINDS["lighton_ocr"])
+    package = export(tmp_path / "checkpoint", tmp_path / "package", image_tokens=20)
+    assert package.manifest.images is not None and package.manifest.images.tokens == 16  # a square of whole tokens
+    model = onnx_textgen.load(package.folder, device="cpu", threads=1)
+    assert [sum(each < 0 for each in model.encode("x", images=[noise(*size)])) for size in ((300, 300), (300, 150))] == [16, 8]
