@@ -1,4 +1,4 @@
-"""Vision parts whose attention sees groups of patches (windows): one operator with a mask, where their code loops over the groups.
+"""Vision parts whose attention sees groups of patches (windows): one operator over a batch, where their code loops over the groups.
 
 transformers gives fused attention functions the ends of the groups instead (`cu_seq_lens_q`), and finds the windows by code whose
 results have as many entries as there are windows, which a graph cannot follow; `window_index` computes the same from sizes.
@@ -15,6 +15,8 @@ from unittest import mock
 import torch
 from torch import Tensor, nn
 
+from ..layers.encoder_attention import LARGEST_GROUP
+
 
 def window_index(
     grid_thw: Tensor, spatial_merge_size: int, window_size: int, patch_size: int, kwargs: dict[str, Any] | None = None
@@ -24,6 +26,7 @@ def window_index(
     Returns the order of tokens by window, and where windows end, in patches; both as there.
     """
     side = window_size // spatial_merge_size // patch_size
+    LARGEST_GROUP.set((side * spatial_merge_size) ** 2)
     _, patches_down, patches_across = grid_thw.tolist()[0]
     down, across = patches_down // spatial_merge_size, patches_across // spatial_merge_size
     windows_down, windows_across = (down + side - 1) // side, (across + side - 1) // side

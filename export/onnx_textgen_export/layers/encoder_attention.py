@@ -14,11 +14,12 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import eager_mask
 
 from ..errors import ExportError
-from ..sources.onnx_attention import HIDDEN, heads_last
+from ..sources.onnx_attention import heads_last
 from .fused_attention import HARMLESS
 
 ATTENTION, OWN = "onnx_textgen_encoder", "eager"
 """By one operator; and by the model's own code."""
+LARGEST_GROUP: ContextVar[int] = ContextVar("most tokens of a group that attention sees")
 CALLS: ContextVar[list[str]] = ContextVar("calls of the attention of text encoders")
 
 
@@ -59,21 +60,45 @@ def attention(  # noqa: PLR0917 - the signature is transformers'
     size = value.shape[3]
     if not torch.compiler.is_exporting():
         return query.new_zeros(batch, tokens, heads, size), None
+    attributes: dict[str, Any] = {"num_heads": heads} | ({} if scaling is None else {"scale": float(scaling)})
+    parts = (heads_last(query), heads_last(key), heads_last(value))
     if cu_seq_lens_q is not None and cu_seq_lens_q.shape[0] > len(("start", "end")):
-        group = (torch.arange(tokens)[:, None] >= cu_seq_lens_q[None]).sum(1)
-        attention_mask = torch.where(group[:, None] == group[None], 0.0, HIDDEN)[None, None]
+        return by_group(parts, cu_seq_lens_q, attributes).view(batch, tokens, heads, size), None
     if attention_mask is not None:
         attention_mask = attention_mask.expand(-1, -1, tokens, -1)  # the operator repeats rows and heads alone
-    attributes: dict[str, Any] = {"num_heads": heads} | ({} if scaling is None else {"scale": float(scaling)})
-    output = onnx_ops.symbolic(
+    return multi_head((*parts, None, None, attention_mask), attributes).view(batch, tokens, heads, size), None
+
+
+def multi_head(inputs: tuple[Tensor | None, ...], attributes: dict[str, Any]) -> Tensor:
+    """The operator; its inputs begin with query, key and value [batch, tokens, heads * head_size]."""
+    query, value = inputs[0], inputs[2]
+    assert query is not None and value is not None
+    output: Tensor = onnx_ops.symbolic(
         "com.microsoft::MultiHeadAttention",
-        (heads_last(query), heads_last(key), heads_last(value), None, None, attention_mask),
+        inputs,
         attributes,
         dtype=query.dtype,
-        shape=(batch, tokens, heads * size),
+        shape=(*query.shape[:2], value.shape[2]),
         version=1,
     )
-    return output.view(batch, tokens, heads, size), None
+    return output
+
+
+def by_group(parts: tuple[Tensor, ...], ends: Tensor, attributes: dict[str, Any]) -> Tensor:
+    """Attention [1, tokens, width] of groups of tokens that see each other alone: each becomes a row of a padded batch.
+
+    A mask over all tokens would take memory by their square. ends [groups + 1]: where groups end, 0 first.
+    """
+    largest, tokens = LARGEST_GROUP.get(), parts[0].shape[1]
+    starts, counts = ends[:-1].long(), (ends[1:] - ends[:-1]).long()
+    places = torch.arange(largest)[None]
+    members = (starts[:, None] + places).clamp(max=tokens - 1)  # [groups, largest]; those of the next groups are padding
+    seen = (places < counts[:, None]).to(torch.int32)
+    rows = [nn.functional.embedding(members, part[0]) for part in parts]
+    found = multi_head((*rows, None, seen, None), attributes)
+    group = (torch.arange(tokens)[:, None] >= ends[None, 1:]).sum(1)
+    where = group * largest + torch.arange(tokens) - nn.functional.embedding(group, starts[:, None])[:, 0]
+    return nn.functional.embedding(where, found.reshape(-1, found.shape[2]))[None]
 
 
 AttentionInterface.register(ATTENTION, attention)
