@@ -202,7 +202,7 @@ class GridSteps:
         return self.step.tokens
 
     def edges(self, tokens: int) -> dict[str, int]:
-        """The processor's setting `size` with which a picture becomes at most so many tokens."""
+        """The processor's setting `size` with which a picture becomes no more tokens than that."""
         return self.step.edges(tokens)
 
 

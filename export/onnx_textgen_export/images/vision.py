@@ -79,7 +79,7 @@ class VisionPart(nn.Module):
         self.attention = OWN
         """How its attention is traced."""
         self.deeper = 0
-        """How many layers of the text decoder get rows of their own, which follow those for the embeddings."""
+        """How many layers of the text decoder get separate rows, which follow those for the embeddings."""
 
     def forward(self, pixels: Tensor) -> Tensor:
         """Rows [tokens, width] of one picture; of a grid [height, width, width of a row]."""
