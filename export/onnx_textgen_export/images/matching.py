@@ -24,6 +24,8 @@ SIZES = ((64, 48), (33, 90), (480, 640), (700, 200), (224, 224), (17, 11))
 """Heights and widths of the pictures that processors are compared on."""
 MOST_LEVELS, MEAN_LEVELS = 3.0, 0.2
 """How far a number may be from transformers', in levels of a pixel, of which there are 256; each resize rounds to a level."""
+MOST_PIXELS = 8_000_000
+"""Of pictures above the limit of a processor."""
 Way = TypeVar("Way")
 Numbers = npt.NDArray[np.float32]
 
@@ -45,7 +47,25 @@ def matching_grid(processor: Processor, name: str) -> tuple[ir.Model, float, Gri
     last = normalization_of(processor.settings)
     steps = grid_steps_of(processor.settings)
     ways = ((way, way.layout.shape, functools.partial(grid_graph, way, last, name)) for way in steps)
-    return first_matching(processor, ways, name, last)
+    model, apart, way = first_matching(processor, ways, name, last)
+    check_beyond(processor, model, way, name)
+    return model, apart, way
+
+
+def check_beyond(processor: Processor, model: ir.Model, way: GridSteps, name: str) -> None:
+    """Raise `ExportError` if pictures above the limit become another grid than transformers', or clearly other numbers.
+
+    Of the largest limits only a part is compared, as pictures of hundreds of megapixels would be needed.
+    """
+    pictures = trial_pictures([size for size in way.beyond if math.prod(size) <= MOST_PIXELS])
+    for picture, made in zip(pictures, run_processor(model, pictures), strict=True):
+        read = processor.read(picture)
+        wanted, tokens = read.pixels[name].numpy(), processor.ids(read).count(processor.token_id)
+        if math.prod(grid_in(way.layout.shape, made)) != tokens or made.size != wanted.size:
+            raise ExportError(f"{processor.name} makes large pictures smaller in a way that is not known")
+        _, mean = levels([made.reshape(wanted.shape)], [wanted], normalization_of(processor.settings))
+        if mean > MEAN_LEVELS:
+            raise ExportError(f"{processor.name} makes other numbers of large pictures")
 
 
 def grid_graph(way: GridSteps, last: Normalization, name: str) -> ir.Model:

@@ -20,6 +20,7 @@ from ..reports import Report
 from ..weights.streamed import Weights
 from .grids import Grid, GridForm, formula_of, made_of
 from .matching import grids_of, matching_graph, matching_grid
+from .patch_steps import GridSteps
 from .positions import decoder_with_axes
 from .processors import GRID_SIZES, Processor, has_processor, open_processor, trial_pictures
 from .vision import Seen, VisionPart, open_vision
@@ -123,27 +124,50 @@ def open_grid(model: PreTrainedModel, processor: Processor, name: str, report: R
     """What reads pictures that become tokens by their size, at most `most`."""
     try:
         graph, levels, way = matching_grid(processor, name)
+        samples = Samples.of(processor, name, way, graph)
         if way.tokens > most:
             processor.limit(way.edges(most))
-            report(f"images: those of more than {most:,} tokens ({way.tokens:,} by the model's settings) are made smaller")
             graph, levels, way = matching_grid(processor, name)
+            report(f"images: {way.step.limit_in_words()} are made smaller; the model's own limit is higher")
     except ExportError as error:
         raise ExportError(
             f"{processor.name} makes {processor.varying} of pictures of other sizes, which is not supported ({error})"
         ) from error
-    grids, reads = grids_of(way.layout.shape, graph, trial_pictures(GRID_SIZES)), processor.samples
-    expansion, breaks = processor.without_grid(reads, grids)
-    constants = [processor.constants(each) for each in reads]
-    form = GridForm(
-        way.layout.shape,
-        tuple(formula_of(sizes, grids) for sizes in zip(*(each.pixels[name].shape for each in reads), strict=True)),
-        {key: made_of([each[key] for each in constants], grids) for key in constants[0]},
-    )
     part = VisionPart(model, processor.token_id, 0, name, {})
-    part.form = form
-    record = ImageRecord(processor.placeholder, expansion, processor.token_id, way.tokens, has_grid=True, row_break_ids=breaks)
-    samples = [Seen(form.as_split(each.pixels[name], grid), grid) for each, grid in zip(reads, grids, strict=True)]
-    return Images(processor, part, record, graph, levels, samples)
+    part.form = samples.form
+    record = ImageRecord(
+        processor.placeholder,
+        samples.expansion,
+        processor.token_id,
+        way.step.largest,
+        has_grid=True,
+        row_break_ids=samples.row_break_ids,
+    )
+    return Images(processor, part, record, graph, levels, samples.seen)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Samples:
+    """What some pictures of several sizes show about a processor."""
+
+    form: GridForm
+    expansion: str
+    row_break_ids: tuple[int, ...]
+    seen: list[Seen]
+
+    @classmethod
+    def of(cls, processor: Processor, name: str, way: GridSteps, graph: ir.Model) -> Samples:
+        """Compare the samples of a processor; `graph`: that computes what it does. Raises `ExportError`."""
+        grids, reads = grids_of(way.layout.shape, graph, trial_pictures(GRID_SIZES)), processor.samples
+        expansion, breaks = processor.without_grid(reads, grids)
+        constants = [processor.constants(each) for each in reads]
+        form = GridForm(
+            way.layout.shape,
+            tuple(formula_of(sizes, grids) for sizes in zip(*(each.pixels[name].shape for each in reads), strict=True)),
+            {key: made_of([each[key] for each in constants], grids) for key in constants[0]},
+        )
+        seen = [Seen(form.as_split(each.pixels[name], grid), grid) for each, grid in zip(reads, grids, strict=True)]
+        return cls(form, expansion, breaks, seen)
 
 
 def parameters_of_features(model: Any) -> frozenset[str]:  # noqa: ANN401 - a class of transformers

@@ -19,6 +19,8 @@ from .pixel_steps import CHANNELS, Operators, Picture, resized
 
 Enlarging = Literal["no", "both", "each"]
 """Before a picture smaller than a token is fitted: not, both edges by one factor, or each edge that is too short."""
+LONGEST_STRIP = 200
+"""How many times as long as the other an edge of a picture may be."""
 HEIGHT, WIDTH = "grid_height", "grid_width"
 """Names of the dimensions."""
 Size = int | str
@@ -42,6 +44,17 @@ class ResizeToGrid:
     def tokens(self) -> int:
         """See `GridSteps`."""
         return self.most // (self.frames * self.factor**2)
+
+    @property
+    def largest(self) -> int:
+        """See `GridSteps`: of a strip, whose short edge is at least a token, or whose edges are rounded up."""
+        least = self.least / (self.frames * self.factor**2)
+        rounded_up = least + 1 + math.sqrt(least) * (math.sqrt(LONGEST_STRIP) + 1)
+        return max(self.tokens, math.ceil(math.sqrt(LONGEST_STRIP * self.tokens)), math.ceil(rounded_up))
+
+    def limit_in_words(self) -> str:
+        """See `GridSteps`."""
+        return f"those of more than {self.tokens:,} tokens"
 
     def edges(self, tokens: int) -> dict[str, int]:
         """See `GridSteps`."""
@@ -100,6 +113,15 @@ class ResizeWithin:
     def tokens(self) -> int:
         """See `GridSteps`."""
         return math.ceil(self.edge / self.factor) ** 2
+
+    @property
+    def largest(self) -> int:
+        """See `GridSteps`."""
+        return self.tokens
+
+    def limit_in_words(self) -> str:
+        """See `GridSteps`."""
+        return f"edges of more than {self.edge:,} pixels"
 
     def edges(self, tokens: int) -> dict[str, int]:
         """See `GridSteps`."""
@@ -198,8 +220,14 @@ class GridSteps:
 
     @property
     def tokens(self) -> int:
-        """The most tokens of a picture."""
+        """The most tokens of a picture that is no strip."""
         return self.step.tokens
+
+    @property
+    def beyond(self) -> list[tuple[int, int]]:
+        """Heights and widths of two pictures that are larger than the limit."""
+        edge = math.isqrt(self.tokens) * self.factor
+        return [(edge * 2, edge * 3 // 4), (edge + edge // 3, edge * 2)]
 
     def edges(self, tokens: int) -> dict[str, int]:
         """The processor's setting `size` with which a picture becomes no more tokens than that."""

@@ -37,6 +37,8 @@ from .vision import Seen
 ROWS_COSINE = {"fp32": 1 - 1e-6, "fp16": 0.999, "int8": 0.995, "int4": 0.995}
 """Smallest cosine between a row and transformers' for the same numbers."""
 GREEDY_TOKENS = 48
+LARGER = (640, 520)
+"""Of a picture with more lines and columns than those by which the formulas of grids were found."""
 FEW = 9
 """Text tokens around pictures."""
 
@@ -63,7 +65,7 @@ class ImageProof:
     def __init__(self, source: Source, weights: Weights, images: Images) -> None:
         self.source, self.weights, self.images = source, weights, images
         self.processor, self.part, self.record = images.processor, images.part, images.record
-        self.pictures = trial_pictures(SIZES[:3] if self.part.form is None else GRID_SIZES[:3])
+        self.pictures = trial_pictures(SIZES[:3] if self.part.form is None else [*GRID_SIZES[:3], LARGER])
 
     @functools.cached_property
     def reads(self) -> list[Read]:

@@ -182,7 +182,9 @@ def open_vision(part: VisionPart, pictures: Sequence[Seen], target: Target) -> N
         rows = part.run(pictures[0])
         part.choose_attention(pictures[0], target)
         part.rehearse(pictures)
-    except ExportError:
+    except ExportError as error:
+        if target == "standard":
+            raise ExportError(f"{error}, at the target standard; --target ort may take it") from error
         raise
     except Exception as error:
         raise ExportError(f"{name} fails on a picture: {first_line(innermost(error))}") from error

@@ -13,7 +13,7 @@ from ..backends.protocol import ClosedGraph
 from ..cancellation import UNCANCELLED, CancelScope
 from ..encoders.encoder import run_once
 from ..errors import ModelError, PackageError
-from ..package.manifest import ImageRecord
+from ..package.manifest import MOST_IMAGE_TOKENS, ImageRecord
 from .image_rows import ImageRows, ReadImage
 from .pictures import PICTURE, Pixels, read_picture
 
@@ -38,7 +38,8 @@ class ImageReader:
             else len(shape) == len(("down", "across", width)) and shape[2] == width
         )
         if not fits:
-            raise PackageError(f"pictures become rows {shape}, and the decoder takes {width} numbers a row; export the model again")
+            taken = f"[down, across, {width}]" if record.has_grid else f"[{record.tokens}, {width}]"
+            raise PackageError(f"pictures become rows {shape}, and the decoder takes {taken}; export the model again")
 
     def close(self) -> None:
         """Release the graphs, and forget the pictures; any later use raises `ModelError`."""
@@ -67,6 +68,8 @@ class ImageReader:
             found = np.asarray(rows, np.float32)
             if not np.isfinite(found).all():
                 raise ModelError("the rows of a picture are not finite; check the model with: onnx-textgen verify DIR")
+            if not 1 <= (count := found.size // found.shape[-1]) <= MOST_IMAGE_TOKENS:
+                raise ModelError(f"the picture has {count:,} rows, and from 1 to {MOST_IMAGE_TOKENS:,} are possible; take another")
             grid = (found.shape[0], found.shape[1]) if self.record.has_grid else None
             image = ReadImage(digest, found.reshape(-1, found.shape[-1]), grid, self.record.row_break_ids)
             self.rows.keep(image)

@@ -24,6 +24,7 @@ HASH_BITS = 62 - ROW_BITS
 KEPT_IMAGES = 64
 """Pictures whose rows are kept for later turns of a chat, in which they come again."""
 KEPT_BYTES = 256 << 20
+MOST_GAPS = 1 << 16
 LOWEST = -(2**63)
 """Below the ids of all pictures."""
 Rows = npt.NDArray[np.float32]
@@ -43,6 +44,8 @@ class ReadImage:
         """What a prompt has in the place of the picture."""
         self.lines = grid or (1, len(rows))
         """Rows down and across."""
+        self.gap = max(self.lines) - len(rows)
+        """How far a position after the picture differs from its place, where a picture counts as the longer side of its grid."""
         if grid is not None and row_break_ids:
             lines = [[*row_break_ids, *self.ids[start : start + grid[1]]] for start in range(0, len(rows), grid[1])]
             self.ids = tuple(itertools.chain(*lines))[len(row_break_ids) :]
@@ -78,6 +81,8 @@ class ImageRows:
         self.by_id = weakref.WeakValueDictionary[int, ReadImage]()
         self.living = weakref.WeakValueDictionary[bytes, ReadImage]()
         """By digest, those that anyone holds."""
+        self.gaps = collections.OrderedDict[int, int]()
+        """By the id of a picture's last row, its `ReadImage.gap`; also of pictures that are forgotten, which a cache may hold."""
         self.kept = collections.OrderedDict[bytes, ReadImage]()
         """By digest, the one used last at the end."""
 
@@ -94,6 +99,9 @@ class ImageRows:
         with self.lock:
             self.kept[image.digest] = self.living[image.digest] = image
             self.kept.move_to_end(image.digest)
+            self.gaps[image.ids[-1]] = image.gap
+            while len(self.gaps) > MOST_GAPS:
+                self.gaps.popitem(last=False)
             self.by_id.update(dict.fromkeys((each for each in image.ids if each < 0), image))
             while len(self.kept) > 1 and (
                 len(self.kept) > KEPT_IMAGES or sum(each.rows.nbytes for each in self.kept.values()) > KEPT_BYTES

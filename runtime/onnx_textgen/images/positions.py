@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from .image_rows import ImageRows, ReadImage, place_of
+from .image_rows import ImageRows, place_of
 
 AXES = 3
 """Time, height and width."""
@@ -20,7 +20,7 @@ Offsets = npt.NDArray[np.int64]
 
 def position_offsets(held: Sequence[int], new: Sequence[int], images: ImageRows) -> Offsets:
     """How far the positions of `new` ids after those `held` are from their places in the text: [3, new]."""
-    shift = sum(gap_of(images.image(each)) for each in held if each < 0 and is_last(each, images.image(each)))
+    shift = sum(images.gaps.get(each, 0) for each in held if each < 0)
     found = np.full((AXES, len(new)), shift, np.int64)
     if min(new, default=0) >= 0:
         return found
@@ -31,16 +31,5 @@ def position_offsets(held: Sequence[int], new: Sequence[int], images: ImageRows)
         image, place = images.image(each), place_of(each)
         line, column = divmod(place, image.lines[1])
         found[:, index] = shift - place + np.array([0, line, column])
-        if is_last(each, image):
-            shift += gap_of(image)
+        shift += images.gaps.get(each, 0)
     return found
-
-
-def is_last(token_id: int, image: ReadImage) -> bool:
-    """Return whether an id is that of a picture's last row."""
-    return place_of(token_id) == len(image.rows) - 1
-
-
-def gap_of(image: ReadImage) -> int:
-    """By how much the position after a picture differs from its place: it counts as the longer side of its grid."""
-    return max(image.lines) - len(image.rows)

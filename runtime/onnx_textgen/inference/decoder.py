@@ -72,9 +72,9 @@ class Decoder:
         name = graph.name_of(output)
         self.runner = GraphRunner(graph, self.capabilities, name, extra_outputs, rows=rows, images=images, held=held)
         self.part_size = self.capabilities.part_size
+        """Tokens that a caller should feed at a time."""
         self.layouts = Counter(dataclasses.replace(tensor, past="", present="") for tensor in graph.cache_tensors)
         """How many tensors of the cache have the same size: most graphs have one or two kinds."""
-        """Tokens that a caller should feed at a time."""
         self.can_batch_decode = rows > 1 and self.capabilities.can_batch_decode
         self.can_batch_prefill = rows > 1 and self.capabilities.can_batch_prefill
         self.changes = 0

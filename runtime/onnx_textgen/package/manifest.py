@@ -405,6 +405,7 @@ def check_images(manifest: Manifest) -> None:
     for name in (IMAGE_PROCESSOR_GRAPH, VISION_GRAPH):
         if name not in manifest.files:
             raise PackageError(f"{MANIFEST} says how pictures are read, and lists no {name}; export the model again")
+    check_ids(about.row_break_ids, manifest.geometry.vocab_size, "images.row_break_ids")
     if any(not 1 <= side <= MOST_GOLDEN for each in about.golden for side in (each.height, each.width)):
         raise PackageError(f"images.golden should have pictures of 1 to {MOST_GOLDEN:,} pixels an edge; export the model again")
     if not 1 <= about.tokens <= MOST_IMAGE_TOKENS or not about.placeholder or about.token_id < 0:
