@@ -42,10 +42,13 @@ def matching_graph(processor: Processor, shape: Sequence[int], name: str) -> tup
     return model, apart
 
 
-def matching_grid(processor: Processor, name: str) -> tuple[ir.Model, float, GridSteps]:
-    """`matching_graph` for a processor that keeps the shape of pictures, and the way in which it does that."""
+def matching_grid(processor: Processor, name: str, among: Sequence[GridSteps] | None = None) -> tuple[ir.Model, float, GridSteps]:
+    """`matching_graph` for a processor that keeps the shape of pictures, and the way in which it does that.
+
+    `among`: those to try, if they are known.
+    """
     last = normalization_of(processor.settings)
-    steps = grid_steps_of(processor.settings)
+    steps = grid_steps_of(processor.settings) if among is None else among
     ways = ((way, way.layout.shape, functools.partial(grid_graph, way, last, name)) for way in steps)
     model, apart, way = first_matching(processor, ways, name, last)
     check_beyond(processor, model, way, name)

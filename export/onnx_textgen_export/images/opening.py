@@ -127,7 +127,7 @@ def open_grid(model: PreTrainedModel, processor: Processor, name: str, report: R
         samples = Samples.of(processor, name, way, graph)
         if way.tokens > most:
             processor.limit(way.edges(most))
-            graph, levels, way = matching_grid(processor, name)
+            graph, levels, way = matching_grid(processor, name, [way.limited(most)])
             report(f"images: {way.step.limit_in_words()} are made smaller; the model's own limit is higher")
     except ExportError as error:
         raise ExportError(

@@ -233,6 +233,14 @@ class GridSteps:
         """The processor's setting `size` with which a picture becomes no more tokens than that."""
         return self.step.edges(tokens)
 
+    def limited(self, tokens: int) -> GridSteps:
+        """The same steps with that setting."""
+        edges = self.edges(tokens)
+        if isinstance(self.step, ResizeWithin):
+            return dataclasses.replace(self, step=dataclasses.replace(self.step, edge=edges["longest_edge"]))
+        step = dataclasses.replace(self.step, least=edges["shortest_edge"], most=edges["longest_edge"])
+        return dataclasses.replace(self, step=step)
+
 
 def grid_steps_of(settings: Mapping[str, Any]) -> Iterator[GridSteps]:
     """The ways in which processors use these settings, the usual ones first; a trial shows which is meant."""

@@ -36,6 +36,8 @@ GRID_SIZES = ((140, 252), (196, 84), (112, 308), (60, 110), (84, 420), (40, 30),
 PLAIN = ("input_ids", "attention_mask")
 """What a processor makes of a text."""
 BEFORE, AFTER = "a ", " b"
+FILLING = "one two three four five six "
+"""Text, by which what belongs to tokens has another shape than what belongs to a picture."""
 Pixels = npt.NDArray[np.uint8]
 
 
@@ -139,7 +141,7 @@ class Processor:
 
     def read(self, picture: Pixels) -> Read:
         """What the processor makes of one picture."""
-        found = self.call(self.placeholder, picture)
+        found = self.call(FILLING + self.placeholder, picture)
         inputs = {name: value for name, value in found.items() if name in self.takes and isinstance(value, Tensor)}
         pixels = {name: value for name, value in inputs.items() if value.is_floating_point()}
         constants = {name: value for name, value in inputs.items() if name not in pixels}

@@ -31,7 +31,7 @@ from ..sources.source import Source
 from ..weights.streamed import Weights
 from .matching import SIZES, grids_of
 from .opening import Images
-from .processors import GRID_SIZES, PLAIN, Pixels, Read, trial_pictures
+from .processors import FILLING, GRID_SIZES, PLAIN, Pixels, Read, trial_pictures
 from .vision import Seen
 
 ROWS_COSINE = {"fp32": 1 - 1e-6, "fp16": 0.999, "int8": 0.995, "int4": 0.995}
@@ -175,7 +175,7 @@ class ImageProof:
     def given(self, ids: Tensor, used: tuple[int, ...]) -> dict[str, Tensor]:
         """What transformers' processor gives the model for some of the pictures in a text."""
         processor = self.processor
-        made = processor.call(processor.placeholder * len(used), *(self.pictures[each] for each in used))
+        made = processor.call(FILLING + processor.placeholder * len(used), *(self.pictures[each] for each in used))
         tokens = made["input_ids"].shape
         found = dict[str, Tensor]()
         for name, value in made.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import sys
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -176,3 +177,42 @@ def test_larger_pictures_are_made_as_small_as_asked(tmp_path: Path) -> None:
     assert package.manifest.images is not None and package.manifest.images.tokens == 16  # a square of whole tokens
     model = onnx_textgen.load(package.folder, device="cpu", threads=1)
     assert [sum(each < 0 for each in model.encode("x", images=[noise(*size)])) for size in ((300, 300), (300, 150))] == [16, 8]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("model_type", "most"), [("qwen2_5_vl", 6), ("lighton_ocr", 3), ("qwen2_vl", 1)])
+def test_any_limit_of_tokens_may_be_asked_for(model_type: str, most: int, tmp_path: Path) -> None:
+    write_checkpoint(model_type, tmp_path / "checkpoint", KINDS[model_type])
+    package = export(tmp_path / "checkpoint", tmp_path / "package", image_tokens=most)
+    model = onnx_textgen.load(package.folder, device="cpu", threads=1)
+    assert 1 <= sum(each < 0 for each in model.encode("x", images=[noise(150, 140)])) <= most
+
+
+@pytest.mark.slow
+def test_the_proof_finds_a_processor_that_makes_large_pictures_smaller_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = Processor.read
+
+    def halved(processor: Processor, picture: Any) -> Any:
+        return own(processor, picture[::2, ::2] if picture.shape[0] * picture.shape[1] > 700_000 else picture)
+
+    monkeypatch.setattr(Processor, "read", halved)
+    kind = dataclasses.replace(KINDS["lighton_ocr"], images={"size": {"longest_edge": 700}, "patch_size": 14})
+    write_checkpoint("lighton_ocr", tmp_path / "checkpoint", kind)
+    with pytest.raises(ExportError, match="large pictures"):
+        export(tmp_path / "checkpoint", tmp_path / "package")
+
+
+@pytest.mark.slow
+def test_a_text_goes_on_after_its_picture_is_forgotten(tmp_path: Path) -> None:
+    write_checkpoint("qwen2_vl", tmp_path / "checkpoint", KINDS["qwen2_vl"])
+    model = onnx_textgen.load(export(tmp_path / "checkpoint", tmp_path / "package").folder, device="cpu", threads=1)
+    whole, cut = model.new_context(), model.new_context()
+    ids = model.encode("a <image>c", images=[noise(42, 70)])
+    wanted = whole.feed([*ids, 3, 4])
+    cut.feed(ids)
+    model._encoder.opened.images.rows.clear()  # type: ignore[union-attr]
+    del ids
+    gc.collect()
+    assert np.allclose(cut.feed([3, 4]), wanted, atol=1e-4)
