@@ -179,6 +179,8 @@ def test_all_instructions_compute_the_same_bits():
         environment = os.environ | {kernels.VARIABLE: form}
         done = subprocess.run([sys.executable, "-c", DIGEST, tests], env=environment, capture_output=True, text=True, check=False)
         used, *rest = done.stdout.split() or ["", done.stderr]
+        if "this processor has none of the instructions" in done.stderr:
+            continue  # of this form
         if used != "None":
             assert used == form, rest
             found[form] = rest
