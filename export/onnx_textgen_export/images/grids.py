@@ -99,6 +99,16 @@ def tensor_of(values: Sequence[Tensor], grids: Sequence[Grid]) -> Made:
     return make
 
 
+def grid_in(shape: Sequence[int | str], sizes: Sequence[Whole]) -> tuple[Whole, Whole]:
+    """Height and width of a grid, from the sizes of a tensor; `shape`: the same with names for these two dimensions.
+
+    >>> grid_in(("grid_height", "grid_width", 48), (5, 9, 48))
+    (5, 9)
+    """
+    height, width = (size for size, named in zip(sizes, shape, strict=True) if isinstance(named, str))
+    return height, width
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class GridForm:
     """How what a processor makes of a picture follows its grid."""
@@ -109,11 +119,6 @@ class GridForm:
     """The shape of the same numbers as the model takes them."""
     constants: dict[str, Made]
     """What else the model takes."""
-
-    def grid_of(self, pixels: Tensor) -> tuple[Whole, Whole]:
-        """Height and width of the grid, from numbers in the shape `split`."""
-        height, width = (size for size, named in zip(pixels.shape, self.split, strict=True) if isinstance(named, str))
-        return height, width
 
     def as_split(self, pixels: Tensor, grid: Grid) -> Tensor:
         """Numbers as the model takes them, in the shape `split`."""

@@ -15,7 +15,7 @@ import onnxruntime
 from onnx_textgen.images.pictures import PICTURE
 
 from ..errors import ExportError
-from .grids import Grid
+from .grids import Grid, grid_in
 from .patch_steps import GridSteps, grid_steps_of
 from .pixel_steps import Normalization, Operators, Picture, normalization_of, processor_graph, steps_of
 from .processors import Pixels, Processor, trial_pictures
@@ -25,7 +25,7 @@ SIZES = ((64, 48), (33, 90), (480, 640), (700, 200), (224, 224), (17, 11))
 MOST_LEVELS, MEAN_LEVELS = 3.0, 0.2
 """How far a number may be from transformers', in levels of a pixel, of which there are 256; each resize rounds to a level."""
 MOST_PIXELS = 8_000_000
-"""Of pictures above the limit of a processor."""
+"""Of a picture by which the limit of a processor is compared."""
 Way = TypeVar("Way")
 Numbers = npt.NDArray[np.float32]
 
@@ -58,13 +58,13 @@ def matching_grid(processor: Processor, name: str, among: Sequence[GridSteps] | 
 def check_beyond(processor: Processor, model: ir.Model, way: GridSteps, name: str) -> None:
     """Raise `ExportError` if pictures above the limit become another grid than transformers', or clearly other numbers.
 
-    Of the largest limits only a part is compared, as pictures of hundreds of megapixels would be needed.
+    Pictures of more than `MOST_PIXELS` are left out: a limit that high is lowered, and compared then.
     """
     pictures = trial_pictures([size for size in way.beyond if math.prod(size) <= MOST_PIXELS])
     for picture, made in zip(pictures, run_processor(model, pictures), strict=True):
         read = processor.read(picture)
-        wanted, tokens = read.pixels[name].numpy(), processor.ids(read).count(processor.token_id)
-        if math.prod(grid_in(way.layout.shape, made)) != tokens or made.size != wanted.size:
+        wanted = read.pixels[name].numpy()
+        if math.prod(grid_in(way.layout.shape, made.shape)) != processor.tokens_of(read) or made.size != wanted.size:
             raise ExportError(f"{processor.name} makes large pictures smaller in a way that is not known")
         _, mean = levels([made.reshape(wanted.shape)], [wanted], normalization_of(processor.settings))
         if mean > MEAN_LEVELS:
@@ -91,7 +91,7 @@ def first_matching(
     pictures = trial_pictures(SIZES)
     reads = [processor.read(each) for each in pictures]
     wanted = [read.pixels[name].numpy() for read in reads]
-    tokens = [processor.ids(read).count(processor.token_id) for read in reads]
+    tokens = [processor.tokens_of(read) for read in reads]
     best, reason = float("inf"), "its settings name no size"
     for way, shape, make in ways:
         try:
@@ -103,7 +103,7 @@ def first_matching(
             continue
         largest, mean = levels(found, wanted, last)
         if largest <= MOST_LEVELS and mean <= MEAN_LEVELS:
-            if has_names(shape) and [math.prod(grid_in(shape, each)) for each in made] != tokens:
+            if has_names(shape) and [math.prod(grid_in(shape, each.shape)) for each in made] != tokens:
                 reason = "its tokens are no grid of patches"
                 continue
             return model, largest, way
@@ -118,12 +118,6 @@ def has_names(shape: Sequence[int | str]) -> bool:
     return any(isinstance(size, str) for size in shape)
 
 
-def grid_in(shape: Sequence[int | str], numbers: Numbers) -> Grid:
-    """The grid of a picture, from the numbers that a graph made of it; `shape`: with the names of its dimensions."""
-    height, width = (size for size, named in zip(numbers.shape, shape, strict=True) if isinstance(named, str))
-    return height, width
-
-
 def run_processor(model: ir.Model, pictures: Sequence[Pixels]) -> list[Numbers]:
     """What a processor's graph makes of pictures."""
     options = onnxruntime.SessionOptions()
@@ -134,7 +128,7 @@ def run_processor(model: ir.Model, pictures: Sequence[Pixels]) -> list[Numbers]:
 
 def grids_of(shape: Sequence[int | str], model: ir.Model, pictures: Sequence[Pixels]) -> list[Grid]:
     """The grids of pictures, by a processor's graph; `shape`: of its result, with the names of their dimensions."""
-    return [grid_in(shape, each) for each in run_processor(model, pictures)]
+    return [grid_in(shape, each.shape) for each in run_processor(model, pictures)]
 
 
 def levels(found: Sequence[Numbers], wanted: Sequence[Numbers], last: Normalization) -> tuple[float, float]:

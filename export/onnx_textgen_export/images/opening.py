@@ -111,7 +111,7 @@ def open_images(
 def open_fixed(model: PreTrainedModel, processor: Processor, name: str) -> Images:
     """What reads pictures that all become as many tokens."""
     sample = processor.sample
-    tokens = processor.ids(sample).count(processor.token_id)
+    tokens = processor.tokens_of(sample)
     if not 1 <= tokens <= MOST_IMAGE_TOKENS:
         raise ExportError(f"a picture becomes {tokens:,} tokens, and at most {MOST_IMAGE_TOKENS:,} are supported")
     part = VisionPart(model, processor.token_id, tokens, name, processor.constants(sample))
@@ -125,9 +125,10 @@ def open_grid(model: PreTrainedModel, processor: Processor, name: str, report: R
     try:
         graph, levels, way = matching_grid(processor, name)
         samples = Samples.of(processor, name, way, graph)
-        if way.tokens > most:
-            processor.limit(way.edges(most))
-            graph, levels, way = matching_grid(processor, name, [way.limited(most)])
+        if way.step.tokens > most:
+            lower = way.limited(most)
+            processor.limit(lower.step.edges)
+            graph, levels, way = matching_grid(processor, name, [lower])
             report(f"images: {way.step.limit_in_words()} are made smaller; the model's own limit is higher")
     except ExportError as error:
         raise ExportError(

@@ -42,24 +42,29 @@ class ResizeToGrid:
 
     @property
     def tokens(self) -> int:
-        """See `GridSteps`."""
+        """See `ResizeWithin.tokens`."""
         return self.most // (self.frames * self.factor**2)
 
     @property
     def largest(self) -> int:
-        """See `GridSteps`: of a strip, whose short edge is at least a token, or whose edges are rounded up."""
+        """See `ResizeWithin.largest`: of a strip, whose short edge is at least a token, or whose edges are rounded up."""
         least = self.least / (self.frames * self.factor**2)
         rounded_up = least + 1 + math.sqrt(least) * (math.sqrt(LONGEST_STRIP) + 1)
         return max(self.tokens, math.ceil(math.sqrt(LONGEST_STRIP * self.tokens)), math.ceil(rounded_up))
 
     def limit_in_words(self) -> str:
-        """See `GridSteps`."""
+        """See `ResizeWithin.limit_in_words`."""
         return f"those of more than {self.tokens:,} tokens"
 
-    def edges(self, tokens: int) -> dict[str, int]:
-        """See `GridSteps`."""
+    @property
+    def edges(self) -> dict[str, int]:
+        """See `ResizeWithin.edges`."""
+        return {"shortest_edge": self.least, "longest_edge": self.most}
+
+    def limited(self, tokens: int) -> ResizeToGrid:
+        """See `ResizeWithin.limited`."""
         most = tokens * self.frames * self.factor**2
-        return {"shortest_edge": min(self.least, most), "longest_edge": most}
+        return dataclasses.replace(self, least=min(self.least, most), most=most)
 
     def __call__(self, ops: Operators, picture: Picture) -> Picture:
         """See `Step`."""
@@ -111,21 +116,26 @@ class ResizeWithin:
 
     @property
     def tokens(self) -> int:
-        """See `GridSteps`."""
+        """The most tokens of a picture that is no strip."""
         return math.ceil(self.edge / self.factor) ** 2
 
     @property
     def largest(self) -> int:
-        """See `GridSteps`."""
+        """The most tokens of any picture."""
         return self.tokens
 
     def limit_in_words(self) -> str:
-        """See `GridSteps`."""
+        """Which pictures are made smaller, for a report."""
         return f"edges of more than {self.edge:,} pixels"
 
-    def edges(self, tokens: int) -> dict[str, int]:
-        """See `GridSteps`."""
-        return {"longest_edge": math.isqrt(tokens) * self.factor}
+    @property
+    def edges(self) -> dict[str, int]:
+        """The processor's setting `size` that means this step."""
+        return {"longest_edge": self.edge}
+
+    def limited(self, tokens: int) -> ResizeWithin:
+        """The step by which a picture becomes no more tokens than that."""
+        return dataclasses.replace(self, edge=math.isqrt(tokens) * self.factor)
 
     def __call__(self, ops: Operators, picture: Picture) -> Picture:
         """See `Step`."""
@@ -219,27 +229,14 @@ class GridSteps:
         return self.step.factor
 
     @property
-    def tokens(self) -> int:
-        """The most tokens of a picture that is no strip."""
-        return self.step.tokens
-
-    @property
     def beyond(self) -> list[tuple[int, int]]:
         """Heights and widths of two pictures that are larger than the limit."""
-        edge = math.isqrt(self.tokens) * self.factor
+        edge = math.isqrt(self.step.tokens) * self.factor
         return [(edge * 2, edge * 3 // 4), (edge + edge // 3, edge * 2)]
 
-    def edges(self, tokens: int) -> dict[str, int]:
-        """The processor's setting `size` with which a picture becomes no more tokens than that."""
-        return self.step.edges(tokens)
-
     def limited(self, tokens: int) -> GridSteps:
-        """The same steps with that setting."""
-        edges = self.edges(tokens)
-        if isinstance(self.step, ResizeWithin):
-            return dataclasses.replace(self, step=dataclasses.replace(self.step, edge=edges["longest_edge"]))
-        step = dataclasses.replace(self.step, least=edges["shortest_edge"], most=edges["longest_edge"])
-        return dataclasses.replace(self, step=step)
+        """The same for pictures of no more tokens than that."""
+        return dataclasses.replace(self, step=self.step.limited(tokens))
 
 
 def grid_steps_of(settings: Mapping[str, Any]) -> Iterator[GridSteps]:

@@ -33,6 +33,8 @@ TRIAL_SIZES = ((64, 48), (131, 257), (40, 40), (1100, 700))
 """Heights and widths of pictures whose shapes are compared."""
 GRID_SIZES = ((140, 252), (196, 84), (112, 308), (60, 110), (84, 420), (40, 30), (224, 230))
 """Of pictures that show how numbers follow the grid: of several shapes, small and large."""
+CLASSES: Mapping[str, str | None] = vars(processing_auto)["PROCESSOR_MAPPING_NAMES"]
+"""Names of transformers' processors by model type."""
 PLAIN = ("input_ids", "attention_mask")
 """What a processor makes of a text."""
 BEFORE, AFTER = "a ", " b"
@@ -79,7 +81,7 @@ class Processor:
         self.tokenizer: Any = self.own.tokenizer
         self.name = type(self.images).__name__.removesuffix("Pil")
         self.switches: dict[str, Any] = {}
-        """Settings that are changed: tiles are turned off."""
+        """Settings that are changed: tiles are turned off, and sizes limited."""
         self.placeholder = self.find_placeholder()
         self.varying = ""
         """What differs between pictures of several sizes; empty: all become as many tokens."""
@@ -154,13 +156,10 @@ class Processor:
         if differing(reads):
             self.switches = {name: False for name in TILES if hasattr(self.images, name)}
             reads = [self.read(each) for each in pictures]
-        if len(reads[0].pixels) != 1:
-            numbers = (
-                f"more than one tensor of a picture ({', '.join(reads[0].pixels)})"
-                if reads[0].pixels
-                else "no numbers of a picture"
-            )
-            raise ExportError(f"{self.name} makes {numbers}")
+        if not (names := list(reads[0].pixels)):
+            raise ExportError(f"{self.name} makes no numbers of a picture")
+        if len(names) > 1:
+            raise ExportError(f"{self.name} makes more than one tensor of a picture ({', '.join(names)})")
         if not (why := differing(reads)):
             return reads[:1]
         self.varying = why
@@ -186,22 +185,25 @@ class Processor:
         found: list[int] = self.tokenizer(read.expansion, add_special_tokens=False)["input_ids"]
         return found
 
+    def tokens_of(self, read: Read) -> int:
+        """How many tokens of a picture have rows."""
+        return self.ids(read).count(self.token_id)
+
     def without_grid(self, reads: Sequence[Read], grids: Sequence[Grid]) -> tuple[str, tuple[int, ...]]:
-        """What pictures become with one token for all of a grid's, and the ids between two rows of a grid; raises `ExportError`."""
+        """What pictures become with one token for all of a grid's, and the ids between two of its lines; raises `ExportError`."""
         token = str(self.tokenizer.convert_ids_to_tokens(self.token_id))
         ends, breaks = set[tuple[str, str]](), set[tuple[int, ...]]()
         for read, (height, width) in zip(reads, grids, strict=True):
             before, _, rest = read.expansion.partition(token)
-            ends.add((before, rest.rpartition(token)[2] if token in rest else rest))
-            ids = self.ids(read)
+            ends.add((before, rest.rpartition(token)[2]))
+            ids, line = self.ids(read), [self.token_id] * width
             places = [place for place, each in enumerate(ids) if each == self.token_id]
             if len(places) != height * width:
                 raise ExportError(f"{self.name} makes {len(places)} tokens of a picture with a grid of {height} by {width}")
-            if height > 1:
-                breaks.add(tuple(ids[places[width - 1] + 1 : places[width]]))
-            row, between = [self.token_id] * width, list(ids[places[width - 1] + 1 : places[width]]) if height > 1 else []
-            if ids[places[0] : places[-1] + 1] != [*row, *(height - 1) * [*between, *row]]:
+            between = ids[places[width - 1] + 1 : places[width]] if height > 1 else []
+            if ids[places[0] : places[-1] + 1] != [*line, *(height - 1) * [*between, *line]]:
                 raise ExportError(f"{self.name} writes more than tokens of rows between those of a picture")
+            breaks |= {tuple(between)} if height > 1 else set()
         if len(ends) != 1 or len(breaks) > 1:
             raise ExportError(f"{self.name} writes other texts around pictures of other sizes")
         ((before, after),) = ends
@@ -252,8 +254,7 @@ def own_processor(folder: Path, config: PretrainedConfig) -> ProcessorMixin:
     tokenizer: Any = AutoTokenizer.from_pretrained(folder, **local)
     settings = read_json(folder / "processor_config.json")
     named = settings.get("processor_class") or read_json(folder / "preprocessor_config.json").get("processor_class")
-    names: Mapping[str, str | None] = vars(processing_auto)["PROCESSOR_MAPPING_NAMES"]
-    kind: Any = processor_class(names.get(config.model_type) or named or "")
+    kind: Any = processor_class(CLASSES.get(config.model_type) or named or "")
     if kind is None:
         raise ExportError(f"transformers knows no processor of {config.model_type}")
     parameters = inspect.signature(kind.__init__).parameters
@@ -269,8 +270,7 @@ def processor_class(name: str) -> Any:  # noqa: ANN401 - a class of transformers
     found: Any = processing_auto.processor_class_from_name(name)
     if not isinstance(found, DummyObject):
         return found
-    names: Mapping[str, str | None] = vars(processing_auto)["PROCESSOR_MAPPING_NAMES"]
-    for model_type in (each for each, known in names.items() if known == name):
+    for model_type in (each for each, known in CLASSES.items() if known == name):
         module = f"{model_type.replace('-', '_')}.processing_{model_type.replace('-', '_')}"
         with contextlib.suppress(ImportError, AttributeError):
             return getattr(importlib.import_module(f"transformers.models.{module}"), name)

@@ -27,7 +27,7 @@ from onnx_textgen.package.manifest import Target
 from ..errors import ExportError, innermost
 from ..huggingface.probed_model import attention_as
 from ..layers.encoder_attention import ATTENTION, OWN, counted_calls
-from .grids import Grid, GridForm, Made, made_of
+from .grids import Grid, GridForm, Made, grid_in, made_of
 from .packed_attention import by_groups
 from .read_out_values import ReadOutValues, Site
 
@@ -70,6 +70,7 @@ class VisionPart(nn.Module):
         super().__init__()
         self.module = model  # under the name that `attach_weights` knows
         self.token_id, self.tokens, self.name, self.constants = token_id, tokens, name, dict(constants)
+        self.takes_positions = "position_ids" in inspect.signature(model.forward).parameters
         self.form: GridForm | None = None
         """How the numbers of the picture follow its grid; None: all pictures have one shape."""
         self.known: list[tuple[Site, Made]] | None = None
@@ -85,10 +86,10 @@ class VisionPart(nn.Module):
         """Rows [tokens, width] of one picture; of a grid [height, width, width of a row]."""
         if self.form is None:
             return self.rows(pixels, self.tokens, self.constants, (0, 0))
-        height, width = self.form.grid_of(pixels)
+        height, width = grid_in(self.form.split, pixels.shape)
         constants = {name: make(height, width) for name, make in self.form.constants.items()}
         own = pixels.reshape([each(height, width) for each in self.form.shape])
-        if "position_ids" in inspect.signature(self.module.forward).parameters:
+        if self.takes_positions:
             constants["position_ids"] = torch.arange(height * width)[None]  # else it computes those that its decoder would take
         rows = self.rows(own, height * width, constants, (height, width))
         return rows.reshape(height, width, rows.shape[-1])

@@ -32,12 +32,7 @@ class ImageReader:
         if set(processor.inputs) != {PICTURE} or made != wanted or IMAGE_ROWS not in vision.outputs:
             raise PackageError("the graphs that read pictures do not fit each other; export the model again")
         shape, _ = vision.outputs[IMAGE_ROWS]
-        fits = (
-            shape == [record.tokens, width]
-            if not record.has_grid
-            else len(shape) == len(("down", "across", width)) and shape[2] == width
-        )
-        if not fits:
+        if shape != [*(shape[:2] if record.has_grid else [record.tokens]), width]:
             taken = f"[down, across, {width}]" if record.has_grid else f"[{record.tokens}, {width}]"
             raise PackageError(f"pictures become rows {shape}, and the decoder takes {taken}; export the model again")
 

@@ -25,11 +25,10 @@ KEPT_IMAGES = 64
 """Pictures whose rows are kept for later turns of a chat, in which they come again."""
 KEPT_BYTES = 256 << 20
 MOST_GAPS = 1 << 16
+"""Pictures whose `ReadImage.gap` is known."""
 LOWEST = -(2**63)
 """Below the ids of all pictures."""
 Rows = npt.NDArray[np.float32]
-
-
 Grid = tuple[int, int]
 """Rows of a picture down and across."""
 

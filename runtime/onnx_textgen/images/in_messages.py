@@ -120,7 +120,7 @@ def expanded(text: str, count: int, record: ImageRecord) -> str | None:
 def placed(ids: Sequence[int], images: Sequence[ReadImage], record: ImageRecord) -> list[int]:
     """Ids in which the tokens of pictures are the ids of their rows; raises `TemplateError` if their number is another.
 
-    A picture with a grid has one token before.
+    Of a picture with a grid they have a single token, in whose place all its rows go.
     """
     count = sum(each == record.token_id for each in ids)
     parts = [image.ids for image in images] if record.has_grid else [(each,) for image in images for each in image.ids]

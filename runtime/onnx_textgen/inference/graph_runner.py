@@ -49,8 +49,9 @@ class GraphRunner:
         """The source of each row of an encoder-decoder."""
         self.adapter_mask: npt.NDArray[np.float32] = np.zeros((rows, 1, len(graph.adapters)), np.float32)
         """[rows, 1, adapters]: 1 for the adapter of each row."""
-        self.images, self.held = images, held
+        self.images = images
         """The pictures that ids below 0 name."""
+        self.held = held
         self.no_rows: npt.NDArray[Any] | None = None
         """The rows of a run without pictures: the same array each time, which is bound once. None: the graph reads no pictures."""
         if (taken := self.roles.get(IMAGE_EMBEDS)) is not None:

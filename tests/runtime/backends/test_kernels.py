@@ -153,7 +153,8 @@ import sys
 import numpy as np
 sys.path[:0] = sys.argv[1:]
 from runtime.backends import test_kernels
-print(test_kernels.kernels.instructions(), test_kernels.digest())
+used = test_kernels.kernels.instructions()  # None: the processor lacks those that are asked for
+print(used, used and test_kernels.digest())
 """
 
 
@@ -179,8 +180,6 @@ def test_all_instructions_compute_the_same_bits():
         environment = os.environ | {kernels.VARIABLE: form}
         done = subprocess.run([sys.executable, "-c", DIGEST, tests], env=environment, capture_output=True, text=True, check=False)
         used, *rest = done.stdout.split() or ["", done.stderr]
-        if "this processor has none of the instructions" in done.stderr:
-            continue  # of this form
         if used != "None":
             assert used == form, rest
             found[form] = rest
