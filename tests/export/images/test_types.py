@@ -22,7 +22,7 @@ import onnx_textgen
 from onnx_textgen_export import export
 from onnx_textgen_export.errors import ExportError
 from onnx_textgen_export.images import opening
-from onnx_textgen_export.images.processors import Processor, own_processor
+from onnx_textgen_export.images.processors import Processor, own_processor, processor_class
 from onnx_textgen_export.images.vision import VisionPart
 from support.image_checkpoints import KINDS, REFUSED, noise, write_checkpoint
 
@@ -216,3 +216,17 @@ def test_a_text_goes_on_after_its_picture_is_forgotten(tmp_path: Path) -> None:
     del ids
     gc.collect()
     assert np.allclose(cut.feed([3, 4]), wanted, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_windows_are_refused_for_the_standard_target_by_its_name(tmp_path: Path) -> None:
+    write_checkpoint("qwen2_5_vl", tmp_path / "checkpoint", KINDS["qwen2_5_vl"])
+    with pytest.raises(ExportError, match=r"at the target standard; --target ort may take it; add --text-only"):
+        export(tmp_path / "checkpoint", tmp_path / "package", target="standard")
+
+
+def test_a_processor_that_needs_torchvision_says_so() -> None:
+    if is_torchvision_available():
+        pytest.skip("torchvision is installed")
+    with pytest.raises(ExportError, match="pip install torchvision"):
+        processor_class("PixtralProcessor")
