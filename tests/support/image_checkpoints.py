@@ -78,6 +78,10 @@ def windowed(config: Any, tokenizer: Any) -> None:
     config.vision_config.fullatt_block_indexes = [1]
 
 
+def near(config: Any, tokenizer: Any) -> None:
+    config.text_config.sliding_window = 6  # shorter than a text around a picture, longer than a picture
+
+
 LLAVA = {"patch_size": PATCH, "vision_feature_select_strategy": "default", "num_additional_image_tokens": 1}
 MISTRAL = {
     **{"patch_size": PATCH, "spatial_merge_size": 2},
@@ -87,6 +91,7 @@ KINDS: dict[str, Kind] = {
     "aya_vision": Kind(SQUARE, {"patch_size": PATCH, "img_size": SIDE, "downsample_factor": 2}, by_patches),
     "deepseek_vl": Kind(SQUARE, {"num_image_tokens": 16}),
     "exaone4_5": Kind(PATCHES, {}, windowed),
+    "gemma3": Kind(SQUARE, {"image_seq_length": 4}, near),
     "glm46v": Kind(PATCHES),
     "glm4v": Kind(PATCHES),
     "got_ocr2": Kind(SQUARE),
@@ -111,7 +116,6 @@ KINDS: dict[str, Kind] = {
 }
 """Types that are exported."""
 REFUSED: dict[str, tuple[Kind, str]] = {
-    "gemma3": (Kind(SQUARE, {"image_seq_length": 4}), "in both directions"),
     "llava_next": (Kind(CROPPED | {"image_grid_pinpoints": [[SIDE, SIDE]]}, LLAVA), "other numbers of tokens"),
     "idefics2": (Kind({}), "other shapes"),
 }

@@ -44,7 +44,8 @@ def with_images(source: Source, images: Images) -> Source:
     embedding = cast(nn.Embedding, cast(Any, source.module).get_input_embeddings())
     width = source.geometry.hidden_size
     layers = layers_of(source.module)[: images.part.deeper]
-    part = ImagePart(embedding, width, images.record.token_id, embedding.num_embeddings, images.decoder, layers)
+    record = images.record
+    part = ImagePart(embedding, width, record.token_id, embedding.num_embeddings, images.decoder, record.both_ways, layers)
     return dataclasses.replace(source, images=part)
 
 

@@ -52,6 +52,8 @@ def find_layers(graph: ir.Graph) -> list[Layer]:
             rotary = 2 * width_of(node.inputs[7]) if attributes.get("do_rotary") else 0
             found.append(Layer(node, attributes, width_of(node.inputs[3]), rotary))
             presents.difference_update(node.outputs[1:3])
+    if any(output.uses() for layer in found for output in layer.node.outputs[1:3]):
+        raise ExportError(f"no 8-bit cache: pictures are read in both directions; {LEAVE_OUT}")
     if presents or not found:
         what = f"{min(str(value.name) for value in presents)} is not" if presents else "nothing is"
         raise ExportError(f"no 8-bit cache: {what} kept by ONNX Runtime's GroupQueryAttention; {LEAVE_OUT}")

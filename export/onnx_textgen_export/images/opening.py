@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import inspect
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -18,10 +19,10 @@ from onnx_textgen.package.manifest import MOST_IMAGE_TOKENS, ImageRecord, Target
 from ..errors import ExportError
 from ..reports import Report
 from ..weights.streamed import Weights
-from .grids import Grid, GridForm, formula_of, made_of
+from .decoder_arguments import decoder_arguments
+from .grids import GridForm, formula_of, made_of
 from .matching import grids_of, matching_graph, matching_grid
 from .patch_steps import GridSteps
-from .positions import decoder_with_axes
 from .processors import GRID_SIZES, Processor, has_processor, open_processor, trial_pictures
 from .vision import Seen, VisionPart, open_vision
 
@@ -99,10 +100,12 @@ def open_images(
             report(f"images: all become {opened.record.tokens:,} tokens, whatever most is asked for")
     with weights.present():
         open_vision(opened.part, opened.samples, target)
-        if opened.part.form is not None:
-            given = {name: processor.sample.pixels[name]} | processor.constants(processor.sample)
-            found = decoder_with_axes(model, token_id, given, cast(Grid, opened.samples[0].grid))
-            opened = dataclasses.replace(opened, decoder=found)
+        given = {name: processor.sample.pixels[name]} | processor.constants(processor.sample)
+        grid = opened.samples[0].grid
+        tokens = math.prod(grid) if grid else opened.record.tokens
+        found = decoder_arguments(model, token_id, given, tokens, grid)
+        record = dataclasses.replace(opened.record, both_ways=found.both_ways)
+        opened = dataclasses.replace(opened, record=record, decoder=model.get_decoder() if found.has_axes else None)
     if any(switch is False for switch in processor.switches.values()):
         report("images: read as a whole, without tiles, so that each becomes as many tokens")
     return opened

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .onnx_attention import SEEN_BOTH_WAYS
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ImagePart:
@@ -30,6 +32,8 @@ class ImagePart:
     """Rows of the embedding's table; the token's id may lie beyond."""
     decoder: nn.Module | None = None
     """The text decoder, if it takes positions on several axes; then the graph takes their offsets [3, batch, new]."""
+    both_ways: bool = False
+    """Whether the tokens of a picture see each other in both directions."""
     layers: tuple[nn.Module, ...] = ()
     """Layers of the decoder to whose output a row adds further numbers, which follow those of the embedding."""
 
@@ -67,8 +71,10 @@ class ImagePart:
         hooks += [layer.register_forward_hook(add(more)) for layer, more in zip(self.layers, deeper, strict=True)]
         if offsets is not None and self.decoder is not None:
             hooks.append(self.decoder.register_forward_pre_hook(move, with_kwargs=True))
+        token = SEEN_BOTH_WAYS.set(ids < 0 if self.both_ways else None)
         try:
             yield
         finally:
+            SEEN_BOTH_WAYS.reset(token)
             for hook in hooks:
                 hook.remove()

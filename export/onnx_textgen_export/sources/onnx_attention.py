@@ -7,11 +7,12 @@ of ONNX opset 23 with growing caches, for every conforming runtime. Both replace
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from typing import Any, Protocol
 
 import torch
 import torch.onnx.ops as onnx_ops
-from torch import Tensor
+from torch import Tensor, nn
 
 from onnx_textgen.package.manifest import Target
 
@@ -21,6 +22,9 @@ from .attention import AttentionForm, LayerCache
 Presents = tuple[Tensor, Tensor]
 HIDDEN = -1e30
 """Added to masked scores where a mask is not boolean."""
+SEEN_BOTH_WAYS: ContextVar[Tensor | None] = ContextVar("new tokens that see their neighbors in both directions", default=None)
+"""bool [batch, new]: whether a token is of a picture, where those of a picture see each other. GroupQueryAttention leaves it to
+`extra_graphs/both_ways`."""
 
 
 class TracedLayer(LayerCache, Protocol):
@@ -138,6 +142,14 @@ def positions_from_mask(attention_mask: Tensor, new: int) -> Tensor:
     return (counts - 1).clamp(min=0)
 
 
+def of_one_picture(of_picture: Tensor) -> Tensor:
+    """Which of the tokens [batch, new] are of the same picture, all of whose tokens follow each other: [batch, new, new]."""
+    counted = of_picture.long()
+    begins = counted * (1 - nn.functional.pad(counted, (1, -1)))
+    numbers = begins.cumsum(1) * counted  # from 1; of text 0
+    return (numbers[:, :, None] == numbers[:, None]) & of_picture[:, :, None]
+
+
 def make_visibility(attention_mask: Tensor, new: int) -> Callable[[AttentionForm], Tensor]:
     """A function from window and chunk to the boolean mask [batch, 1, new, total], which makes each mask once.
 
@@ -148,10 +160,12 @@ def make_visibility(attention_mask: Tensor, new: int) -> Callable[[AttentionForm
 
     def make(form: AttentionForm) -> Tensor:
         keys, queries = torch.arange(total)[None, :], torch.arange(new)[:, None] + (total - new)
-        seen = keys <= queries
+        seen = (keys <= queries)[None]
+        if (of_picture := SEEN_BOTH_WAYS.get()) is not None:
+            seen = seen | nn.functional.pad(of_one_picture(of_picture), (total - new, 0))
         if form.window:
             seen = seen & (keys > queries - form.window)
-        allowed = seen[None] & attention_mask.bool()[:, None]  # [batch, new, total]
+        allowed = seen & attention_mask.bool()[:, None]  # [batch, new, total]
         if form.chunk:
             chunks = (
                 positions_from_mask(attention_mask, total) // form.chunk

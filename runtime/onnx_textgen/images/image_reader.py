@@ -27,7 +27,7 @@ class ImageReader:
     def __init__(self, processor: OnnxRuntimeSession, vision: OnnxRuntimeSession, record: ImageRecord, width: int) -> None:
         """`width`: that the decoder takes; raises `PackageError` for graphs that do not fit each other, or the decoder."""
         self.processor, self.vision, self.record = processor, vision, record
-        self.rows, self.lock = ImageRows(width), threading.Lock()
+        self.rows, self.lock = ImageRows(width, both_ways=record.both_ways), threading.Lock()
         made, wanted = set(processor.outputs), set(vision.inputs)
         if set(processor.inputs) != {PICTURE} or made != wanted or IMAGE_ROWS not in vision.outputs:
             raise PackageError("the graphs that read pictures do not fit each other; export the model again")

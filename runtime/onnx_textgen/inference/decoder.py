@@ -164,6 +164,10 @@ class Decoder:
         limits = (1 if is_single else can.most_tokens, self.cache.windows.room(len(self.token_ids[row])))
         return min((limit for limit in limits if limit is not None), default=None)
 
+    def uncut(self, token_ids: Sequence[int], end: int) -> int:
+        """Where a part of a prompt has to end that should end at `end`; see `ImageRows.uncut`."""
+        return end if self.images is None else self.images.uncut(token_ids, end)
+
     def feed(
         self, token_ids: Sequence[int], *, row: int = 0, every_position: bool = False, scope: CancelScope = UNCANCELLED
     ) -> Logits:
@@ -175,6 +179,8 @@ class Decoder:
         """
         ids = self.checked(token_ids)
         self.check_context(row, len(ids))
+        if self.images is not None:
+            self.images.check_whole(token_ids)
         most = self.most_at_once(row, every_position)
         if most is not None and len(ids) > most:
             each, start = list[Logits](), 0

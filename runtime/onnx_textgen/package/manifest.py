@@ -215,6 +215,8 @@ class ImageRecord:
     """Whether a picture has rows by its size: a grid of them, down and across, which takes the place of the token."""
     row_break_ids: tuple[int, ...] = ()
     """Ids between two lines of a grid."""
+    both_ways: bool = False
+    """Whether the tokens of a picture see each other in both directions, so that one run has to have all of them."""
     golden: tuple[GoldenPicture, ...] = ()
     tolerance: float = 1e-3
     """How far numbers may be from the golden ones, relative to the largest of them."""

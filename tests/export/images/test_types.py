@@ -93,7 +93,7 @@ def test_other_types_are_refused_in_one_line(model_type: str, tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_without_pictures_the_text_part_is_exported(tmp_path: Path) -> None:
-    kind, _ = REFUSED["gemma3"]
+    kind = KINDS["gemma3"]
     write_checkpoint("gemma3", tmp_path / "checkpoint", kind)
     package = export(tmp_path / "checkpoint", tmp_path / "package", text_only=True)
     assert package.manifest.images is None and not (package.folder / "vision.onnx").exists()
