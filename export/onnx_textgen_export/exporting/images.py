@@ -94,7 +94,7 @@ class ImageWriter:
         """What the manifest says of pictures, with golden ones."""
         reader, found = self.proof.reader_of(folder), list[GoldenPicture]()
         for height, width in SIZES:
-            rows = reader.read_pixels(golden_picture(height, width)).rows
+            rows = reader.read_pixels(golden_picture(height, width)).rows()
             found.append(GoldenPicture(height, width, tuple(round(each, 6) for each in numbers_of(rows))))
         tolerance = TOLERANCES[self.options.chosen_precision]
         return dataclasses.replace(self.images.record, golden=tuple(found), tolerance=tolerance)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from ..cancellation import CancelScope, InterruptedRunError
 from ..encoders.encoder import Encoded, Encoder
@@ -20,7 +20,7 @@ WAKING_SECONDS = 0.05
 
 
 class Preparation:
-    """Reads sources and saved prefixes, and opens the second engine. Safe to use from several threads."""
+    """Reads sources, pictures and saved prefixes, and opens the second engine. Safe to use from several threads."""
 
     def __init__(
         self,
@@ -38,6 +38,8 @@ class Preparation:
         continuation = request.continuation
         if continuation.source_ids:
             self.read_source(request, sources)
+        if continuation.images:
+            self.read_images(request)
         tokens, device = len(continuation.prompt_ids), None
         if self.prompt_engine is not None and self.prompt_engine.computes(tokens):
             self.prompt_engine.graph()
@@ -49,20 +51,34 @@ class Preparation:
                 self.store.recall(self.new_decoder(1), continuation.prompt_ids, origin, past=past)
 
     def read_source(self, request: Request, sources: Callable[[], Iterable[Encoded]]) -> None:
-        """Let the encoder read the source of a text, unless it is that of another one; that time counts as its prompt's."""
+        """Let the encoder read the source of a text, unless it is that of another one."""
         assert self.encoder is not None, "a decoder has no source"
-        start, continuation = time.perf_counter(), request.continuation
-        wanted = tuple(continuation.source_ids)
+        wanted = tuple(request.continuation.source_ids)
+        with self.reading(request) as scope:
+            known = [*sources(), *([] if request.source is None else [request.source])]
+            request.source = next((each for each in known if each.token_ids == wanted), None) or self.encoder.encode(wanted, scope)
+
+    def read_images(self, request: Request) -> None:
+        """Compute the rows of the pictures in a prompt, unless they are known."""
+        with self.reading(request) as scope:
+            for image in request.continuation.images:
+                image.rows(scope)
+
+    @contextlib.contextmanager
+    def reading(self, request: Request) -> Iterator[CancelScope]:
+        """Within the context, read something for a request; that time counts as its prompt's.
+
+        If the request has to end meanwhile, the context is left early, and the scheduler ends the request.
+        """
+        start = time.perf_counter()
         scope = CancelScope(request.scope.cancel)  # another one: samples share theirs, and may be running
         scope.deadline = request.scope.deadline
-        with contextlib.ExitStack() as stack:
+        with contextlib.suppress(InterruptedRunError), contextlib.ExitStack() as stack:
             while not self.lock.acquire(timeout=WAKING_SECONDS):
                 if scope.reason is not None:
-                    return  # the scheduler ends the request
-            stack.callback(self.lock.release)
-            known = [*sources(), *([] if request.source is None else [request.source])]
-            with contextlib.suppress(InterruptedRunError), scope.active():
-                request.source = next((each for each in known if each.token_ids == wanted), None) or self.encoder.encode(
-                    wanted, scope
-                )
-        continuation.prefill_seconds += time.perf_counter() - start
+                    break
+            else:
+                stack.callback(self.lock.release)
+            with scope.active():
+                yield scope
+        request.continuation.prefill_seconds += time.perf_counter() - start

@@ -29,7 +29,7 @@ def numbers_of(rows: Rows) -> tuple[float, ...]:
 
 def reread(reader: ImageReader, golden: GoldenPicture) -> float:
     """The largest difference of a number from the golden one, relative to the largest of these."""
-    found = np.array(numbers_of(reader.read_pixels(golden_picture(golden.height, golden.width)).rows))
+    found = np.array(numbers_of(reader.read_pixels(golden_picture(golden.height, golden.width)).rows()))
     wanted = np.array(golden.numbers)
     if found.shape != wanted.shape:
         return float("inf")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import math
 import threading
-from typing import cast
+from collections.abc import Mapping
+from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from ..backends.onnxruntime_session import OnnxRuntimeSession
 from ..backends.protocol import ClosedGraph
@@ -14,11 +18,12 @@ from ..cancellation import UNCANCELLED, CancelScope
 from ..encoders.encoder import run_once
 from ..errors import ModelError, PackageError
 from ..package.manifest import MOST_IMAGE_TOKENS, ImageRecord
-from .image_rows import ImageRows, ReadImage
+from .image_rows import Grid, ImageRows, ReadImage, Rows, Unread
 from .pictures import PICTURE, Pixels, read_picture
 
 IMAGE_ROWS = "image_rows"
 """The output [tokens, width] of a vision part."""
+Numbers = npt.NDArray[Any]
 
 
 class ImageReader:
@@ -35,37 +40,53 @@ class ImageReader:
         if shape != [*(shape[:2] if record.has_grid else [record.tokens]), width]:
             taken = f"[down, across, {width}]" if record.has_grid else f"[{record.tokens}, {width}]"
             raise PackageError(f"pictures become rows {shape}, and the decoder takes {taken}; export the model again")
+        dynamic = sum(not isinstance(size, int) for sizes, _ in vision.inputs.values() for size in sizes)
+        if dynamic != (len(("down", "across")) if record.has_grid else 0):
+            raise PackageError(f"the vision part takes tensors with {dynamic} sizes that vary; export the model again")
 
     def close(self) -> None:
         """Release the graphs, and forget the pictures; any later use raises `ModelError`."""
         self.processor = self.vision = cast("OnnxRuntimeSession", ClosedGraph())
         self.rows.clear()
 
-    def read(self, source: object, scope: CancelScope = UNCANCELLED) -> ReadImage:
-        """Read a picture, unless it is known; see `read_picture`.
+    def read(self, source: object) -> ReadImage:
+        """Read a picture, unless it is known; its rows are computed when they are needed. Raises `ImageError` and `ModelError`."""
+        return self.read_pixels(read_picture(source))
 
-        Raises `ImageError`, `ModelError` if a run fails, and `InterruptedRunError` if `scope` ends it.
-        """
-        return self.read_pixels(read_picture(source), scope)
-
-    def read_pixels(self, pixels: Pixels, scope: CancelScope = UNCANCELLED) -> ReadImage:
+    def read_pixels(self, pixels: Pixels) -> ReadImage:
         """Read the pixels uint8 [height, width, 3] of a picture."""
         digest = hashlib.sha256(repr(pixels.shape).encode() + pixels.tobytes()).digest()
         if (known := self.rows.known(digest)) is not None:
             return known
-        with self.lock:  # one at a time: each run uses all threads, and a second request may ask for the same picture
-            if (known := self.rows.known(digest)) is not None:
-                return known
-            names = list(self.processor.outputs)
-            numbers = run_once(self.processor, names, {PICTURE: pixels}, scope, doing="prepared a picture")
-            given = {name: np.asarray(array) for name, array in zip(names, numbers, strict=True)}
+        names = list(self.processor.outputs)
+        numbers = run_once(self.processor, names, {PICTURE: pixels}, UNCANCELLED, doing="prepared a picture")
+        given = {name: np.asarray(array) for name, array in zip(names, numbers, strict=True)}
+        grid = self.grid_of(given) if self.record.has_grid else None
+        count = math.prod(grid) if grid else self.record.tokens
+        if not 1 <= count <= MOST_IMAGE_TOKENS:
+            raise ModelError(f"the picture has {count:,} rows, and from 1 to {MOST_IMAGE_TOKENS:,} are possible; take another")
+        image = ReadImage(digest, Unread(count, functools.partial(self.compute, given, count)), grid, self.record.row_break_ids)
+        self.rows.keep(image)
+        return self.rows.known(digest) or image
+
+    def grid_of(self, given: Mapping[str, Numbers]) -> Grid:
+        """Tokens down and across, which are the dimensions that vary in what the vision part takes."""
+        shapes = {name: shape for name, (shape, _) in self.vision.inputs.items()}
+        height, width = (
+            size
+            for name, array in given.items()
+            for size, named in zip(array.shape, shapes[name], strict=True)
+            if not isinstance(named, int)
+        )
+        return height, width
+
+    def compute(self, given: Mapping[str, Numbers], count: int, scope: CancelScope) -> Rows:
+        """Compute the rows [count, width] of a picture by the vision part."""
+        with self.lock:  # one at a time: each run uses all threads
             (rows,) = run_once(self.vision, [IMAGE_ROWS], given, scope, doing="read a picture")
-            found = np.asarray(rows, np.float32)
-            if not np.isfinite(found).all():
-                raise ModelError("the rows of a picture are not finite; check the model with: onnx-textgen verify DIR")
-            if not 1 <= (count := found.size // found.shape[-1]) <= MOST_IMAGE_TOKENS:
-                raise ModelError(f"the picture has {count:,} rows, and from 1 to {MOST_IMAGE_TOKENS:,} are possible; take another")
-            grid = (found.shape[0], found.shape[1]) if self.record.has_grid else None
-            image = ReadImage(digest, found.reshape(-1, found.shape[-1]), grid, self.record.row_break_ids)
-            self.rows.keep(image)
-        return image
+        found = np.asarray(rows, np.float32)
+        if found.size != count * self.rows.width:
+            raise ModelError(f"a picture became {found.size // self.rows.width:,} rows, not {count:,}; export the model again")
+        if not np.isfinite(found).all():
+            raise ModelError("the rows of a picture are not finite; check the model with: onnx-textgen verify DIR")
+        return found.reshape(count, -1)

@@ -7,15 +7,17 @@ and equal pictures have equal ids in every process. Only the run of a graph look
 from __future__ import annotations
 
 import collections
+import dataclasses
 import hashlib
 import itertools
 import threading
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
+from ..cancellation import UNCANCELLED, CancelScope
 from ..errors import PromptError
 from ..package.manifest import MOST_IMAGE_TOKENS
 
@@ -33,21 +35,42 @@ Grid = tuple[int, int]
 """Rows of a picture down and across."""
 
 
-class ReadImage:
-    """A picture that was read. Immutable, so that requests may share it."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class Unread:
+    """Rows of a picture that are computed when a run needs them."""
 
-    def __init__(self, digest: bytes, rows: Rows, grid: Grid | None = None, row_break_ids: Sequence[int] = ()) -> None:
+    count: int
+    compute: Callable[[CancelScope], Rows]
+    """Raises `ModelError`, and `InterruptedRunError` if the scope ends it."""
+
+    def __len__(self) -> int:
+        return self.count
+
+
+class ReadImage:
+    """A picture whose pixels were read, and its rows, which may be computed later. Safe to share between requests."""
+
+    def __init__(self, digest: bytes, rows: Rows | Unread, grid: Grid | None = None, row_break_ids: Sequence[int] = ()) -> None:
         """`digest`: of what was read; `rows` [tokens, width]; `grid`: of a picture whose rows follow its size."""
-        self.digest, self.rows, self.grid = digest, rows, grid
-        self.ids = ids_of(digest, len(rows))
+        self.digest, self.grid, self.count, self.lock = digest, grid, len(rows), threading.Lock()
+        self._rows = rows
+        self.ids = ids_of(digest, self.count)
         """What a prompt has in the place of the picture."""
-        self.lines = grid or (1, len(rows))
+        self.lines = grid or (1, self.count)
         """Rows down and across."""
-        self.gap = max(self.lines) - len(rows)
+        self.gap = max(self.lines) - self.count
         """How far a position after the picture differs from its place, where a picture counts as the longer side of its grid."""
         if grid is not None and row_break_ids:
-            lines = [[*row_break_ids, *self.ids[start : start + grid[1]]] for start in range(0, len(rows), grid[1])]
+            lines = [[*row_break_ids, *self.ids[start : start + grid[1]]] for start in range(0, self.count, grid[1])]
             self.ids = tuple(itertools.chain(*lines))[len(row_break_ids) :]
+
+    def rows(self, scope: CancelScope = UNCANCELLED) -> Rows:
+        """Its rows [tokens, width], computed at the first call; raises as `Unread.compute` does."""
+        if isinstance(self._rows, Unread):
+            with self.lock:
+                if isinstance(self._rows, Unread):
+                    self._rows = self._rows.compute(scope)
+        return self._rows
 
 
 def ids_of(digest: bytes, rows: int) -> tuple[int, ...]:
@@ -102,10 +125,13 @@ class ImageRows:
             while len(self.gaps) > MOST_GAPS:
                 self.gaps.popitem(last=False)
             self.by_id.update(dict.fromkeys((each for each in image.ids if each < 0), image))
-            while len(self.kept) > 1 and (
-                len(self.kept) > KEPT_IMAGES or sum(each.rows.nbytes for each in self.kept.values()) > KEPT_BYTES
-            ):
+            while len(self.kept) > 1 and (len(self.kept) > KEPT_IMAGES or self.kept_bytes > KEPT_BYTES):
                 self.kept.popitem(last=False)
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of the rows that are kept, computed or not."""
+        return sum(each.count for each in self.kept.values()) * self.width * np.dtype(np.float32).itemsize
 
     def clear(self) -> None:
         """Forget all pictures that no request uses."""
@@ -130,14 +156,14 @@ class ImageRows:
 
     def check_whole(self, ids: Sequence[int]) -> None:
         """Raise `PromptError` for a part of a prompt that ends within a picture which one run has to have."""
-        if self.both_ways and ids[-1] < 0 and place_of(ids[-1]) + 1 < len(self.image(ids[-1]).rows):
+        if self.both_ways and ids[-1] < 0 and place_of(ids[-1]) + 1 < self.image(ids[-1]).count:
             raise PromptError("the model reads a picture in both directions, so feed all of its tokens at once")
 
-    def taken(self, ids: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], Rows]:
-        """Ids that name the rows of a run, -1 the first of them, and these rows [rows, width]."""
+    def taken(self, ids: npt.NDArray[np.int64], scope: CancelScope) -> tuple[npt.NDArray[np.int64], Rows]:
+        """Ids that name the rows of a run, -1 the first of them, and these rows [rows, width], which `scope` can end."""
         places = np.nonzero(ids < 0)
         numbers = [int(each) for each in ids[places]]
-        rows = [self.image(each).rows[place_of(each)] for each in numbers]
+        rows = [self.image(each).rows(scope)[place_of(each)] for each in numbers]
         named = ids.copy()
         named[places] = -1 - np.arange(len(rows))
         return named, np.stack(rows) if rows else np.zeros((0, self.width), np.float32)

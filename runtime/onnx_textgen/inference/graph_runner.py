@@ -85,7 +85,7 @@ class GraphRunner:
             ends = advanced if mask is not None else [cache.lengths[row] + new for row in rows]
             mask = cache.mask(rows, new) if mask is None else mask
             if self.no_rows is not None:
-                ids = self.with_images(run, ids, rows, self.no_rows)
+                ids = self.with_images(run, ids, rows, self.no_rows, scope)
             self.set_input(run, "input_ids", ids)
             self.set_input(run, "attention_mask", mask)
             if "position_ids" in self.roles:
@@ -111,11 +111,13 @@ class GraphRunner:
             cache.end(rows, advanced)
         return logits
 
-    def with_images(self, run: Run, ids: npt.NDArray[np.int64], rows: range, no_rows: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    def with_images(
+        self, run: Run, ids: npt.NDArray[np.int64], rows: range, no_rows: npt.NDArray[Any], scope: CancelScope
+    ) -> npt.NDArray[np.int64]:
         """Set what a run takes of pictures, with `no_rows` for a run of text alone; returns ids that name their rows."""
         if POSITION_OFFSETS in self.roles:
             self.set_input(run, POSITION_OFFSETS, self.offsets(ids, rows))
-        named, taken = (ids, no_rows) if self.images is None or ids.min() >= 0 else self.images.taken(ids)
+        named, taken = (ids, no_rows) if self.images is None or ids.min() >= 0 else self.images.taken(ids, scope)
         self.set_input(run, IMAGE_EMBEDS, taken)
         return named
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from onnx_textgen.cancellation import UNCANCELLED
 from onnx_textgen.errors import PromptError
 from onnx_textgen.images import image_rows
 from onnx_textgen.images.image_rows import ImageRows, ReadImage, ids_of, without_images
@@ -34,10 +35,10 @@ def test_a_run_gets_the_rows_that_its_ids_name(asked: list[tuple[bool, int, int]
     for each in images:
         known.keep(each)
     ids = np.array([[images[one].ids[row] if is_row else 5 + row for is_row, one, row in asked]], np.int64)
-    named, rows = known.taken(ids)
+    named, rows = known.taken(ids, UNCANCELLED)
     for place, (is_row, one, row) in enumerate(asked):
         if is_row:
-            assert np.array_equal(rows[-1 - named[0, place]], images[one].rows[row])
+            assert np.array_equal(rows[-1 - named[0, place]], images[one].rows()[row])
         else:
             assert named[0, place] == 5 + row
 
@@ -63,7 +64,7 @@ def test_pictures_stay_while_a_request_holds_them(monkeypatch: pytest.MonkeyPatc
 
 
 def test_large_pictures_leave_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(image_rows, "KEPT_BYTES", 2 * image(0).rows.nbytes)
+    monkeypatch.setattr(image_rows, "KEPT_BYTES", 2 * image(0).rows().nbytes)
     known = ImageRows(4)
     for number in range(4):
         known.keep(image(number))

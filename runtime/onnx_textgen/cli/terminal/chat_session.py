@@ -225,7 +225,7 @@ class Chat:
         if not self.model.manifest.images is not None:
             raise OptionError(f"{self.model.manifest.name} reads text alone; /model NAME takes another one")
         picture = as_data_url(file_name(file, "/image").strip("\"'"))
-        self.model.encode("", images=[picture])  # raises for a file that is no picture, and reads it before the question
+        self.model.encode("", images=[picture])  # raises for a file that is no picture
         self.pictures = (*self.pictures, picture)
         count = len(self.pictures)
         screen.note(f"{'a picture' if count == 1 else f'{count} pictures'} for the next question")
