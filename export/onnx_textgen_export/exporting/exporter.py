@@ -164,8 +164,9 @@ def export_source(
         proven = prove_package(source, weights, folder, ids, roundings, options=options, report=report)
         if images is not None:
             report("images")
-            image_writer = ImageWriter(images, source, weights, options)
+            image_writer = ImageWriter(images, source, weights, assets, options)
             image_writer.write(folder)
+            image_writer.write_for_others(folder, roundings)
             report("compare, pictures")
             proven.more.update(image_writer.prove(folder, roundings).as_record())
             images = dataclasses.replace(images, record=image_writer.record(folder))

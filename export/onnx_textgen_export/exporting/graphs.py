@@ -67,7 +67,7 @@ class PackageWriter:
         attempt = self.model.clone()
         run_passes("store", attempt, settings)
         check_disk(folder, weights_bytes(attempt))  # exact, with tables that the passes made
-        write_graph(attempt, folder, weights=weights_name(settings))
+        write_graph(attempt, folder, weights=weights_name(settings, self.source))
         if options.other_runtimes and opens_elsewhere(self.source, self.assets):
             name = write_shared_graph(folder, settings)
             if not is_float16(settings):

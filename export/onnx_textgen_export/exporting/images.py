@@ -21,15 +21,19 @@ from onnx_textgen.package.manifest import (
     Precision,
 )
 
+from ..extra_graphs.picture_graphs import write_picture_graphs
+from ..extra_graphs.shared_graph import opens_elsewhere, reads_pictures_elsewhere
 from ..images.opening import Images, hinting
 from ..images.proof import ROWS_COSINE, ImageProof, Proven
 from ..images.tracing import trace_vision
+from ..package.other_runtimes import write_picture_settings
 from ..package.writer import write_weights
 from ..passes.order import Settings, run_passes
 from ..passes.quantization.options import Quantization
 from ..passes.quantization.rounding import Roundings
 from ..sources.image_rows import ImagePart
 from ..sources.source import Source
+from ..tokenization.text_assets import TextAssets
 from ..weights.streamed import Weights
 from .options import ExportOptions
 
@@ -45,8 +49,23 @@ def with_images(source: Source, images: Images) -> Source:
     width = source.geometry.hidden_size
     layers = layers_of(source.module)[: images.part.deeper]
     record = images.record
-    part = ImagePart(embedding, width, record.token_id, embedding.num_embeddings, images.decoder, record.both_ways, layers)
+    part = ImagePart(
+        embedding,
+        width,
+        record.token_id,
+        embedding.num_embeddings,
+        images.decoder,
+        record.tokens if written_in_one_run(images) else 0,
+        record.both_ways,
+        layers,
+    )
     return dataclasses.replace(source, images=part)
+
+
+def written_in_one_run(images: Images) -> bool:
+    """Return whether each picture is written as the same number of one token, with nothing between them."""
+    record, token = images.record, str(images.processor.tokenizer.convert_ids_to_tokens(images.record.token_id))
+    return not record.has_grid and record.expansion.count(token) == record.tokens and token * record.tokens in record.expansion
 
 
 def layers_of(module: nn.Module) -> tuple[nn.Module, ...]:
@@ -61,6 +80,7 @@ class ImageWriter:
     images: Images
     source: Source
     weights: Weights
+    assets: TextAssets
     options: ExportOptions
 
     @functools.cached_property
@@ -83,7 +103,17 @@ class ImageWriter:
             write_weights(attempt, folder, VISION_WEIGHTS)
             ir.save(attempt, folder / VISION_GRAPH)
             if form is None or self.proof.rows_of(folder)[1] >= ROWS_COSINE[self.options.chosen_precision]:
-                return
+                break
+
+    def write_for_others(self, folder: Path, roundings: Roundings | None) -> None:
+        """Write the graphs by which transformers.js reads pictures, if it can; raises `ExportError` if they are not equal."""
+        source, assets = self.source, self.assets
+        if not (self.options.other_runtimes and opens_elsewhere(source, assets) and reads_pictures_elsewhere(source)):
+            return
+        decoder = write_picture_graphs(folder)
+        write_picture_settings(folder, decoder, assets, self.images.record)
+        arithmetic = roundings.arithmetic if roundings is not None else self.options.chosen_precision
+        self.proof.compare_for_others(folder, decoder, arithmetic)
 
     def settings(self, form: Quantization | None = None) -> Settings:
         """Settings of the passes for the vision part."""

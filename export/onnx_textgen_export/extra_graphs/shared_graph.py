@@ -23,6 +23,8 @@ from ..sources.source import Source
 from ..tokenization.text_assets import TextAssets
 from .value_types import forget_types
 
+MERGED = "decoder_model_merged"
+"""How transformers.js calls a decoder that takes embeddings."""
 SYMBOLS = {"new": "sequence_length", "total_length": "total_sequence_length"}
 """Names for lengths of inputs, as transformers.js and onnxruntime-genai use them."""
 
@@ -41,14 +43,19 @@ def precision_suffix(settings: Settings) -> str:
     return "_q4f16" if settings.precision == "int4" and is_float16(settings) else SHARED_NAMES[settings.precision]
 
 
-def graph_name(settings: Settings) -> str:
-    """The name of the graph."""
-    return f"{SHARED_FOLDER}/model{precision_suffix(settings)}.onnx"
+def graph_name(settings: Settings, name: str = "model") -> str:
+    """The name of the graph, or of another one over the same weights."""
+    return f"{SHARED_FOLDER}/{name}{precision_suffix(settings)}.onnx"
 
 
-def weights_name(settings: Settings) -> str:
-    """The name of the weights, which follows from the graph's."""
-    return f"{graph_name(settings)}_data"
+def weights_name(settings: Settings, source: Source | None = None) -> str:
+    """The name of the weights: transformers.js looks for them next to the graph that it opens, under the name of that graph."""
+    return f"{graph_name(settings, MERGED if source is not None and reads_pictures_elsewhere(source) else 'model')}_data"
+
+
+def reads_pictures_elsewhere(source: Source) -> bool:
+    """Return whether transformers.js can read pictures for the decoder: all become as many rows, and positions are places."""
+    return source.images is not None and source.images.tokens > 0 and source.images.decoder is None
 
 
 def write_shared_graph(folder: Path, settings: Settings) -> str:

@@ -18,13 +18,22 @@ from onnx_textgen.images.image_reader import IMAGE_ROWS, ImageReader
 from onnx_textgen.images.image_rows import ReadImage
 from onnx_textgen.inference.decoder import Decoder
 from onnx_textgen.inference.graph_runner import Logits
-from onnx_textgen.package.manifest import IMAGE_PROCESSOR_GRAPH, VISION_GRAPH, Precision
+from onnx_textgen.package.manifest import (
+    EMBED_GRAPH,
+    GRAPH,
+    IMAGE_PROCESSOR_GRAPH,
+    VISION_ENCODER_GRAPH,
+    VISION_GRAPH,
+    Precision,
+)
 
 from ..errors import ExportError, as_export_error
+from ..extra_graphs.picture_graphs import EMBEDS, NO_ID, PIXELS
 from ..huggingface.probed_model import attention_as
 from ..layers.encoder_attention import OWN
 from ..passes.quantization.rounding import Roundings
-from ..proof.measures import Scenario, compare
+from ..proof.measures import TOLERANCES, Scenario, compare
+from ..proof.other_graphs import LEAVE_OUT
 from ..proof.same_weights import opened_for_proof
 from ..proof.scenarios import feed_in_pieces, feed_ragged
 from ..sources.source import Source
@@ -36,6 +45,8 @@ from .vision import Seen
 
 ROWS_COSINE = {"fp32": 1 - 1e-6, "fp16": 0.999, "int8": 0.995, "int4": 0.995}
 """Smallest cosine between a row and transformers' for the same numbers."""
+ALIKE = 0.05
+"""Largest difference of numbers in rows that equal weights gave: in a body, ONNX Runtime does not round activations of products."""
 GREEDY_TOKENS = 48
 LARGER = (640, 520)
 """Of a picture with more lines and columns than those by which the formulas of grids were found."""
@@ -109,6 +120,38 @@ class ImageProof:
                     )
             count = self.compare_greedy(decoder(), images, tolerance.logits_error)
         return Proven(levels_apart, error, cosine, tuple(scenarios), count)
+
+    def compare_for_others(self, folder: Path, decoder: str, arithmetic: Precision) -> None:
+        """Compare the graphs by which others read pictures with the package's own; raises `ExportError` where they differ.
+
+        arithmetic: of the package's activations, whose limits apply.
+        """
+        one, two, _ = self.texts()
+        pixels = self.pictures[0]
+        with as_export_error():
+            own = self.reader_of(folder)
+            image = own.read_pixels(pixels)
+            ids = np.array([[*one, *image.ids, *two]])
+            whole = Decoder(open_session(folder / GRAPH, device="cpu"), self.source.geometry, images=own.rows)
+            (want,) = whole.feed(ids[0].tolist())
+            embed, vision, merged = (
+                open_session(folder / name, device="cpu").ort for name in (EMBED_GRAPH, VISION_ENCODER_GRAPH, decoder)
+            )
+            (rows,) = vision.run(None, {PIXELS: pixels.transpose(2, 0, 1)[None].astype(np.float32)})
+            (given,) = embed.run(None, {"input_ids": np.where(ids < 0, self.record.token_id, ids)})
+            given[ids < 0] = np.pad(image.rows(), ((0, 0), (1, 0)), constant_values=NO_ID)
+            feeds = dict[str, npt.NDArray[Any]]()
+            for each in merged.get_inputs():
+                sizes = [size if isinstance(size, int) else 0 for size in each.shape[1:]]
+                feeds[each.name] = np.zeros([1, *sizes], np.float16 if "float16" in each.type else np.float32)
+            feeds |= {EMBEDS: given, "attention_mask": np.ones_like(ids)}
+            got = merged.run(["logits"], feeds)[0][0, -1]
+        limits = ALIKE, TOLERANCES[arithmetic].logits_error
+        pairs = (VISION_ENCODER_GRAPH, rows[0], given[ids < 0]), (decoder, got, want)
+        for (name, found, expected), limit in zip(pairs, limits, strict=True):
+            error = float(np.abs(found - expected).max() / np.abs(expected).max())
+            if not error <= limit:
+                raise ExportError(f"{name} differs from the package's graph ({error:.1e}), so nothing was written; {LEAVE_OUT}")
 
     @property
     def width(self) -> int:

@@ -13,7 +13,18 @@ from typing import Any
 import onnx_ir as ir
 
 from onnx_textgen.options.maker_settings import SEARCH
-from onnx_textgen.package.manifest import CONFIG, GENAI_CONFIG, GENERATION_CONFIG, TOKENIZER_CONFIG, Geometry, Target
+from onnx_textgen.package.manifest import (
+    CONFIG,
+    GENAI_CONFIG,
+    GENERATION_CONFIG,
+    PREPROCESSOR_CONFIG,
+    PROCESSOR_CONFIG,
+    TOKENIZER_CONFIG,
+    VISION_ENCODER_GRAPH,
+    Geometry,
+    ImageRecord,
+    Target,
+)
 
 from ..sources.source import Source
 from ..tokenization.text_assets import TextAssets
@@ -23,6 +34,10 @@ DTYPES = {"": "fp32", "_fp16": "fp16", "_quantized": "q8", "_q4": "q4", "_q4f16"
 MODEL_TYPE = "llama"
 """transformers.js reads the sizes of the cache from the settings of a model type that it knows, under the names that this one has.
 The graph is run by its inputs and outputs, so this says nothing of the architecture."""
+
+
+LARGER_THAN_PICTURES = 1 << 24
+"""With patches of as many pixels, a processor counts none."""
 
 
 def write_settings(folder: Path, shared_graph: str, source: Source, assets: TextAssets, target: Target) -> None:
@@ -36,6 +51,37 @@ def write_settings(folder: Path, shared_graph: str, source: Source, assets: Text
     write_json(folder / GENERATION_CONFIG, generation_config(assets))
     if assets.tokenizer is not None:
         write_json(folder / TOKENIZER_CONFIG, tokenizer_config(assets))
+
+
+def write_picture_settings(folder: Path, decoder: str, assets: TextAssets, record: ImageRecord) -> None:
+    """Let transformers.js open a package that reads pictures, by the decoder of this name (see `extra_graphs.picture_graphs`).
+
+    The class of the model follows from `gemma3`, whose classes run any such graphs, with pictures and without. The processor
+    returns pixels as they are, and repeats a token once: the chat template writes all tokens of a picture.
+    """
+    assert assets.tokenizer is not None, "a model that reads pictures has a tokenizer"
+    vision, name = PurePosixPath(VISION_ENCODER_GRAPH).name, PurePosixPath(decoder).name
+    config: dict[str, Any] = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    counts = {each: len(list((folder / decoder).parent.glob(f"{each}_data*"))) for each in (vision, name)}
+    precisions = {"embed_tokens": "fp32", "vision_encoder": "fp32", "decoder_model_merged": dtype_of(name)}
+    outer = {
+        "model_type": "gemma3",
+        "architectures": ["Gemma3ForConditionalGeneration"],
+        "image_token_index": record.token_id,
+        "transformers.js_config": {"dtype": precisions, "use_external_data_format": counts},
+    }
+    inner = {"model_type": "gemma3_text", "architectures": ["Gemma3ForCausalLM"]}
+    text = {key: value for key, value in config.items() if key != "transformers.js_config"} | inner
+    ids = {key: value for key, value in config.items() if key.endswith("_token_id")}
+    write_json(folder / CONFIG, outer | ids | {"text_config": text})
+    steps = ("resize", "rescale", "normalize", "center_crop", "pad")
+    images = {"image_processor_type": "CLIPImageProcessor", "do_convert_rgb": True, **{f"do_{step}": False for step in steps}}
+    write_json(folder / PREPROCESSOR_CONFIG, {"processor_class": "LlavaProcessor", **images})
+    token = {"image_token": assets.tokenizer.id_to_token(record.token_id), "num_additional_image_tokens": 1}
+    write_json(folder / PROCESSOR_CONFIG, {"processor_class": "LlavaProcessor", "patch_size": LARGER_THAN_PICTURES, **token})
+    if assets.chat_template is not None:
+        template = assets.chat_template.replace(record.placeholder, record.expansion)
+        write_json(folder / TOKENIZER_CONFIG, tokenizer_config(assets) | {"chat_template": template})
 
 
 def write_seq2seq_settings(folder: Path, precision_suffix: str, source: Source, assets: TextAssets) -> None:
@@ -81,7 +127,7 @@ def write_text_encoder_settings(
 
 def dtype_of(name: str) -> str:
     """How transformers.js calls the precision of a graph of this name."""
-    return DTYPES[name.removeprefix("model").removesuffix(".onnx")]
+    return DTYPES[name.removeprefix("decoder_model_merged").removeprefix("model").removesuffix(".onnx")]
 
 
 def seq2seq_config(dtype: str, source: Source, assets: TextAssets) -> dict[str, Any]:

@@ -32,6 +32,8 @@ class ImagePart:
     """Rows of the embedding's table; the token's id may lie beyond."""
     decoder: nn.Module | None = None
     """The text decoder, if it takes positions on several axes; then the graph takes their offsets [3, batch, new]."""
+    tokens: int = 0
+    """Rows of each picture, if all of them are written as one run of tokens; else 0."""
     both_ways: bool = False
     """Whether the tokens of a picture see each other in both directions."""
     layers: tuple[nn.Module, ...] = ()

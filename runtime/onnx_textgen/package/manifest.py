@@ -38,27 +38,33 @@ IMAGE_PROCESSOR_GRAPH = "image_processor.onnx"
 """From the pixels of a picture to the numbers that the vision part takes."""
 VISION_GRAPH = "vision.onnx"
 """From these numbers to the rows that take the place of token embeddings."""
-VISION_WEIGHTS = "vision.onnx.data"
 SHARED_FOLDER = "onnx"
 """Where transformers.js looks for graphs: the one that other runtimes open, and the weights of all graphs."""
 WASM_GRAPH = "onnx/model_wasm.onnx"
 """The graph that other runtimes open, with weights that are unpacked to float32 once, when it is opened."""
 SHARED_NAMES: dict[str, str] = {"fp32": "", "fp16": "_fp16", "int8": "_quantized", "int4": "_q4"}
 """How transformers.js calls a precision in the names of files; int4 with activations in float16 is `_q4f16`."""
-SHARED_FILE = re.compile(r"onnx/model(_fp16|_quantized|_q4|_q4f16)?\.onnx(?P<weights>_data(_[1-9][0-9]?)?)?")
+EMBED_GRAPH, VISION_ENCODER_GRAPH = "onnx/embed_tokens.onnx", "onnx/vision_encoder.onnx"
+"""The graphs by which transformers.js reads pictures, besides the decoder that takes embeddings."""
+VISION_WEIGHTS = f"{VISION_ENCODER_GRAPH}_data"
+VISION_FILE = re.compile(r"onnx/vision_encoder\.onnx(_data(_[1-9][0-9]?)?)?|vision\.onnx\.data")
+"""The last are the weights of earlier packages."""
+SHARED_FILE = re.compile(r"onnx/model(_fp16|_quantized|_q4|_q4f16)?\.onnx")
+SHARED_WEIGHTS = re.compile(r"onnx/(model|decoder_model_merged)(_fp16|_quantized|_q4|_q4f16)?\.onnx_data(_[1-9][0-9]?)?")
 SEQ2SEQ_GRAPH = re.compile(r"onnx/(encoder_model|decoder_model_merged)(_fp16|_quantized|_q4|_q4f16)?\.onnx")
-"""The graphs by which transformers.js opens an encoder-decoder."""
+"""The graphs by which transformers.js opens an encoder-decoder; the second also of a decoder that reads pictures."""
 GENAI_GRAPH = "genai_model.onnx"
 """The graph for onnxruntime-genai of packages of format version 1; later ones share the graph in `onnx`."""
 GENAI_CONFIG = "genai_config.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 CONFIG = "config.json"
 GENERATION_CONFIG = "generation_config.json"
-SETTINGS_OF_OTHERS = frozenset({GENAI_CONFIG, TOKENIZER_CONFIG, CONFIG, GENERATION_CONFIG})
+PREPROCESSOR_CONFIG, PROCESSOR_CONFIG = "preprocessor_config.json", "processor_config.json"
+SETTINGS_OF_OTHERS = frozenset({GENAI_CONFIG, TOKENIZER_CONFIG, CONFIG, GENERATION_CONFIG, PREPROCESSOR_CONFIG, PROCESSOR_CONFIG})
 """With these onnxruntime-genai and transformers.js open the folder; this runtime reads none of them."""
 ALLOWED_FILES = SETTINGS_OF_OTHERS | frozenset(
     {GRAPH, ENCODER_GRAPH, WEIGHTS, TOKENIZER, CHAT_TEMPLATE, RESPONSE_TEMPLATE, ATTENTION_GRAPH, INT8_CACHE_GRAPH}
-    | {GENAI_GRAPH, WASM_GRAPH, IMAGE_PROCESSOR_GRAPH, VISION_GRAPH, VISION_WEIGHTS}
+    | {GENAI_GRAPH, WASM_GRAPH, IMAGE_PROCESSOR_GRAPH, VISION_GRAPH, EMBED_GRAPH}
 )
 ADAPTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 ADAPTER_ENDING = ".onnx_adapter"
@@ -77,8 +83,8 @@ LARGEST_SIZE = 2**24
 def is_allowed(name: str) -> bool:
     """Return whether a model folder may have a file of this name next to its manifest; `/` joins the parts of a path."""
     is_adapter = name.endswith(ADAPTER_ENDING) and is_adapter_name(name.removesuffix(ADAPTER_ENDING))
-    of_others = SHARED_FILE.fullmatch(name) or SEQ2SEQ_GRAPH.fullmatch(name)
-    return name in ALLOWED_FILES or is_adapter or of_others is not None
+    patterns = (SHARED_FILE, SHARED_WEIGHTS, SEQ2SEQ_GRAPH, VISION_FILE)
+    return name in ALLOWED_FILES or is_adapter or any(pattern.fullmatch(name) for pattern in patterns)
 
 
 def is_adapter_name(name: str) -> bool:
@@ -448,13 +454,12 @@ def weights_files(manifest: Manifest) -> list[str]:
 
 def is_shared_weights(name: str) -> bool:
     """Return whether a file of this name holds weights in the folder `onnx`."""
-    found = SHARED_FILE.fullmatch(name)
-    return found is not None and found["weights"] is not None
+    return SHARED_WEIGHTS.fullmatch(name) is not None
 
 
 def shared_graph(manifest: Manifest) -> str | None:
     """The name of the graph that other runtimes open; None if the package has none."""
-    graphs = (name for name in manifest.files if SHARED_FILE.fullmatch(name) and not is_shared_weights(name))
+    graphs = (name for name in manifest.files if SHARED_FILE.fullmatch(name))
     return next(graphs, GENAI_GRAPH if GENAI_GRAPH in manifest.files else None)
 
 

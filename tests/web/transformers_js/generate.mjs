@@ -10,5 +10,6 @@ for (const { prompt, tokens } of tasks) {
   const [{ generated_text: text }] = await generator(prompt, { max_new_tokens: tokens, do_sample: false });
   texts.push(typeof text === "string" ? text : text.at(-1).content);
 }
-const { dtype, device } = generator.model.sessions.model.config;
+const { model, decoder_model_merged: merged } = generator.model.sessions;
+const { dtype, device } = (model ?? merged).config;
 console.log(JSON.stringify({ texts, dtype, device }));
