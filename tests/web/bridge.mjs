@@ -27,6 +27,11 @@ const handles = [];
 const keep = (value) => handles.push(value) - 1;
 const floats = (text) => new Float32Array(Uint8Array.from(Buffer.from(text, "base64")).buffer);
 const withSeed = (options) => ("seed" in options ? { ...options, seed: BigInt(options.seed) } : options);
+/** A message whose pictures are given by their handles. */
+const withPictures = (message) => {
+  if (!Array.isArray(message.content)) return message;
+  return { ...message, content: message.content.map((part) => ("image" in part ? { ...part, image: handles[part.image] } : part)) };
+};
 const fileOf = (folder) => async (name) => {
   try {
     await access(`${folder}/${name}`);
@@ -142,7 +147,11 @@ const functions = {
   },
   kept_length: (handle) => handles[handle].decoder.kept.ids.length,
   chat: (handle, messages, inputs) => handles[handle].renderChat(messages, inputs),
-  encode_chat: (handle, messages) => handles[handle].encodeChat(messages),
+  encode_chat: (handle, messages) => handles[handle].encodeChat(messages.map(withPictures)),
+  /** Read a picture whose bytes are base64. */
+  picture: async (handle, { data, width, height }) =>
+    keep(await handles[handle].readPicture({ data: Uint8Array.from(Buffer.from(data, "base64")), width, height })),
+  ids: (handle) => handles[handle].ids,
   golden: (handle, isExact = false) => textgen.replayGolden(handles[handle], isExact),
   close: (handle) => handles[handle].close(),
 };

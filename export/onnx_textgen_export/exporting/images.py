@@ -16,6 +16,7 @@ from onnx_textgen.package.manifest import (
     IMAGE_PROCESSOR_GRAPH,
     VISION_GRAPH,
     VISION_WEIGHTS,
+    WASM_GRAPH,
     GoldenPicture,
     ImageRecord,
     Precision,
@@ -23,6 +24,7 @@ from onnx_textgen.package.manifest import (
 
 from ..extra_graphs.picture_graphs import write_picture_graphs
 from ..extra_graphs.shared_graph import opens_elsewhere, reads_pictures_elsewhere
+from ..extra_graphs.wasm_graph import write_wasm_graph
 from ..images.opening import Images, hinting
 from ..images.proof import ROWS_COSINE, ImageProof, Proven
 from ..images.tracing import trace_vision
@@ -111,6 +113,8 @@ class ImageWriter:
         if not (self.options.other_runtimes and opens_elsewhere(source, assets) and reads_pictures_elsewhere(source)):
             return
         decoder = write_picture_graphs(folder)
+        if (folder / WASM_GRAPH).exists():  # of the text alone, which no class of transformers.js takes for such a package
+            write_wasm_graph(folder, decoder)
         write_picture_settings(folder, decoder, assets, self.images.record)
         arithmetic = roundings.arithmetic if roundings is not None else self.options.chosen_precision
         self.proof.compare_for_others(folder, decoder, arithmetic)

@@ -2,7 +2,7 @@
 
 It embeds ids by one graph, writes what a second makes of pictures in the place of their tokens, and gives the result to a third. To
 have no table of embeddings twice, the first graph only writes an id in front of zeros, [batch, new, 1 + row width]; a row of a
-picture has -1 there. The decoder makes of it what the package's own graph takes. The second graph takes pixels as they are in a
+picture has -1 there. The decoder makes of it what the package's own graph takes. The second graph takes the pixels of a
 file: the image processor is part of it, so that the numbers are those of the package.
 """
 

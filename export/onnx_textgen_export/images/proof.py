@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from onnx_textgen.backends.onnxruntime_session import open_session
+from onnx_textgen.backends.onnxruntime_session import OnnxRuntimeSession, open_session
 from onnx_textgen.images.image_reader import IMAGE_ROWS, ImageReader
 from onnx_textgen.images.image_rows import ReadImage
 from onnx_textgen.inference.decoder import Decoder
@@ -24,6 +24,7 @@ from onnx_textgen.package.manifest import (
     IMAGE_PROCESSOR_GRAPH,
     VISION_ENCODER_GRAPH,
     VISION_GRAPH,
+    WASM_GRAPH,
     Precision,
 )
 
@@ -33,8 +34,8 @@ from ..huggingface.probed_model import attention_as
 from ..layers.encoder_attention import OWN
 from ..passes.quantization.rounding import Roundings
 from ..proof.measures import TOLERANCES, Scenario, compare
-from ..proof.other_graphs import LEAVE_OUT
-from ..proof.same_weights import opened_for_proof
+from ..proof.other_graphs import LEAVE_OUT, open_unpacked
+from ..proof.same_weights import in_float32, opened_for_proof
 from ..proof.scenarios import feed_in_pieces, feed_ragged
 from ..sources.source import Source
 from ..weights.streamed import Weights
@@ -134,22 +135,25 @@ class ImageProof:
             ids = np.array([[*one, *image.ids, *two]])
             whole = Decoder(open_session(folder / GRAPH, device="cpu"), self.source.geometry, images=own.rows)
             (want,) = whole.feed(ids[0].tolist())
-            embed, vision, merged = (
-                open_session(folder / name, device="cpu").ort for name in (EMBED_GRAPH, VISION_ENCODER_GRAPH, decoder)
-            )
+            embed, vision = (open_session(folder / name, device="cpu").ort for name in (EMBED_GRAPH, VISION_ENCODER_GRAPH))
             (rows,) = vision.run(None, {PIXELS: pixels.transpose(2, 0, 1)[None].astype(np.float32)})
             (given,) = embed.run(None, {"input_ids": np.where(ids < 0, self.record.token_id, ids)})
             given[ids < 0] = np.pad(image.rows(), ((0, 0), (1, 0)), constant_values=NO_ID)
-            feeds = dict[str, npt.NDArray[Any]]()
-            for each in merged.get_inputs():
-                sizes = [size if isinstance(size, int) else 0 for size in each.shape[1:]]
-                feeds[each.name] = np.zeros([1, *sizes], np.float16 if "float16" in each.type else np.float32)
-            feeds |= {EMBEDS: given, "attention_mask": np.ones_like(ids)}
-            got = merged.run(["logits"], feeds)[0][0, -1]
-        limits = ALIKE, TOLERANCES[arithmetic].logits_error
-        pairs = (VISION_ENCODER_GRAPH, rows[0], given[ids < 0]), (decoder, got, want)
-        for (name, found, expected), limit in zip(pairs, limits, strict=True):
-            error = float(np.abs(found - expected).max() / np.abs(expected).max())
+            found = [
+                (VISION_ENCODER_GRAPH, rows[0], given[ids < 0], ALIKE),
+                (
+                    decoder,
+                    logits_after(open_session(folder / decoder, device="cpu"), given),
+                    want,
+                    TOLERANCES[arithmetic].logits_error,
+                ),
+            ]
+            if (wasm := folder / WASM_GRAPH).exists():
+                with in_float32(folder / GRAPH) as session:
+                    (want,) = Decoder(session, self.source.geometry, images=own.rows).feed(ids[0].tolist())
+                found.append((WASM_GRAPH, logits_after(open_unpacked(wasm), given), want, TOLERANCES["fp32"].logits_error))
+        for name, got, expected, limit in found:
+            error = float(np.abs(got - expected).max() / np.abs(expected).max())
             if not error <= limit:
                 raise ExportError(f"{name} differs from the package's graph ({error:.1e}), so nothing was written; {LEAVE_OUT}")
 
@@ -246,6 +250,16 @@ class ImageProof:
         if len(wrong := np.flatnonzero(behind > margin * np.abs(want).max())):
             raise ExportError(f"greedy token {wrong[0] + 1} after a picture is not PyTorch's, so nothing was written")
         return len(made)
+
+
+def logits_after(session: OnnxRuntimeSession, given: npt.NDArray[np.float32]) -> Logits:
+    """Logits [vocabulary] of a decoder that takes embeddings [1, tokens, width], after these."""
+    feeds: dict[str, npt.NDArray[Any]] = {EMBEDS: given, "attention_mask": np.ones(given.shape[:2], np.int64)}
+    for each in session.ort.get_inputs():
+        if each.name not in feeds:
+            sizes = [size if isinstance(size, int) else 0 for size in each.shape[1:]]
+            feeds[each.name] = np.zeros([1, *sizes], np.float16 if "float16" in each.type else np.float32)
+    return np.asarray(session.ort.run(["logits"], feeds)[0][0, -1], np.float32)
 
 
 def seen_by(images: Images, reads: Sequence[Read], pictures: Sequence[Pixels]) -> list[Seen]:

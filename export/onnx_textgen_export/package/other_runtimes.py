@@ -57,7 +57,7 @@ def write_picture_settings(folder: Path, decoder: str, assets: TextAssets, recor
     """Let transformers.js open a package that reads pictures, by the decoder of this name (see `extra_graphs.picture_graphs`).
 
     The class of the model follows from `gemma3`, whose classes run any such graphs, with pictures and without. The processor
-    returns pixels as they are, and repeats a token once: the chat template writes all tokens of a picture.
+    returns the pixels of a file, and repeats a token once: the chat template writes all tokens of a picture.
     """
     assert assets.tokenizer is not None, "a model that reads pictures has a tokenizer"
     vision, name = PurePosixPath(VISION_ENCODER_GRAPH).name, PurePosixPath(decoder).name

@@ -463,6 +463,12 @@ def shared_graph(manifest: Manifest) -> str | None:
     return next(graphs, GENAI_GRAPH if GENAI_GRAPH in manifest.files else None)
 
 
+def picture_decoder(manifest: Manifest) -> str | None:
+    """The name of the decoder that takes rows of pictures from other graphs of the package; None if it has none."""
+    names = (name for name in manifest.files if SEQ2SEQ_GRAPH.fullmatch(name) and "decoder" in name)
+    return next(names, None) if VISION_ENCODER_GRAPH in manifest.files else None
+
+
 def adapter_file(name: str) -> str:
     """The file of the adapter of this name."""
     return name + ADAPTER_ENDING

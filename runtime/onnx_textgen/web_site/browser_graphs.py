@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ..errors import PackageError
 from ..files.graph_file import external_files, map_model
-from ..package.manifest import GRAPH, WASM_GRAPH, Manifest, shared_graph
+from ..package.manifest import GRAPH, VISION_ENCODER_GRAPH, WASM_GRAPH, Manifest, picture_decoder, shared_graph
 
 LARGEST_FILE = 2**31 - 1
 """Bytes that a browser can hold in one piece."""
@@ -37,9 +37,17 @@ def browser_graphs(folder: Path, manifest: Manifest) -> dict[str, BrowserGraph]:
 
     Raises `PackageError` for a folder without a graph for browsers, or with a file that is too large for them.
     """
-    shared = shared_graph(manifest) or GRAPH
-    names = {"wasm": WASM_GRAPH if WASM_GRAPH in manifest.files else GRAPH, "webgpu": shared}
+    reading = picture_decoder(manifest)
+    names = {
+        "wasm": WASM_GRAPH if WASM_GRAPH in manifest.files else reading or GRAPH,
+        "webgpu": reading or shared_graph(manifest) or GRAPH,
+    }
     return {device: browser_graph(folder, manifest, name) for device, name in names.items()}
+
+
+def vision_graph(folder: Path, manifest: Manifest) -> BrowserGraph | None:
+    """The graph that reads pictures, the same for every device; None if the model reads none in a browser."""
+    return browser_graph(folder, manifest, VISION_ENCODER_GRAPH) if picture_decoder(manifest) else None
 
 
 def browser_graph(folder: Path, manifest: Manifest, name: str) -> BrowserGraph:

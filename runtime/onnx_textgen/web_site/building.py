@@ -22,7 +22,7 @@ from ..package.integrity import check_files, file_record
 from ..package.manifest import CHAT_TEMPLATE, MANIFEST, TOKENIZER
 from ..package.reading import read_manifest
 from .answer_marks import answer_marks
-from .browser_graphs import browser_graphs
+from .browser_graphs import browser_graphs, vision_graph
 from .libraries import Library, cached_libraries, read_libraries, web_folder
 
 SITE = "site.json"
@@ -65,7 +65,8 @@ def build_site(package: Path, out: Path, *, prompts: Sequence[str] = (), cdn: bo
     check_files(package, manifest)
     graphs = browser_graphs(package, manifest)
     names = dict.fromkeys([MANIFEST, *(name for name in TEXTS if name in manifest.files)])
-    names |= dict.fromkeys(file for graph in graphs.values() for file in graph.files)
+    vision = vision_graph(package, manifest)
+    names |= dict.fromkeys(file for graph in (*graphs.values(), vision) if graph is not None for file in graph.files)
     records = {name: manifest.files.get(name) or file_record(package / name) for name in names}
     libraries = read_libraries()
     copies = None if cdn else cached_libraries()
@@ -78,6 +79,7 @@ def build_site(package: Path, out: Path, *, prompts: Sequence[str] = (), cdn: bo
         "marks": answer_marks(package, manifest),
         "files": {name: {"url": f"{MODEL_FOLDER}/{name}", **dataclasses.asdict(record)} for name, record in records.items()},
         "graphs": {device: dataclasses.asdict(graph) for device, graph in graphs.items()},
+        "vision": None if vision is None else dataclasses.asdict(vision),
         "libraries": {name: library_entry(each, cdn=cdn) for name, each in libraries.items()},
     }
     target = Path(os.path.realpath(out))  # a link is kept, and what it points to is replaced
@@ -168,9 +170,11 @@ def page_files() -> Iterator[tuple[Path, str]]:
 
 
 def visitor_bytes(description: dict[str, Any]) -> dict[str, int]:
-    """By device, what a browser fetches: the graph with its weights, the texts, and the libraries of the device."""
+    """By device, what a browser fetches: the graphs with their weights, the texts, and the libraries of the device."""
     files, libraries = description["files"], description["libraries"]
     texts = {name for name in files if name in (MANIFEST, *TEXTS)}
+    if (vision := description["vision"]) is not None:
+        texts |= {vision["graph"], *vision["data"].values()}
     return {
         device: sum(files[name]["size"] for name in texts | {graph["graph"], *graph["data"].values()})
         + sum(each["size"] for name, each in libraries.items() if not name.startswith("onnxruntime") or device in name)

@@ -1,9 +1,11 @@
 /** The tab Chat: a conversation by the model's own template, which the page keeps until it is closed. */
 
 import { AnswerView } from "./answer_view.js";
+import { pictureView } from "./chat_pictures.js";
 import { copyButton } from "./copying.js";
 import { count, factSpans, finished, make } from "./view.js";
 
+/** @import { Chosen } from "./chat_pictures.js" */
 /** @import { Markdown } from "./markdown.js" */
 /** @import { Ending, Message } from "./model_worker.js" */
 /** @import { Marks } from "./site_file.js" */
@@ -38,11 +40,13 @@ export class ChatPane {
     if (this.follows) this.log.scrollTop = this.log.scrollHeight;
   }
 
-  /** Add what the reader says. @param {string} text */
-  say(text) {
-    this.messages.push({ role: "user", content: text });
+  /** Add what the reader says. @param {string} text @param {readonly Chosen[]} pictures */
+  say(text, pictures) {
+    const images = pictures.map(({ pixels }) => /** @type {const} */ ({ type: "image", image: pixels }));
+    this.messages.push({ role: "user", content: images.length ? [...images, { type: "text", text }] : text });
     if (this.messages.length === 1) this.log.replaceChildren();
-    this.log.append(make("article", { class: "turn user", "aria-label": "You" }, make("p", { class: "said" }, text)));
+    const said = make("p", { class: "said" }, ...pictures.map(({ url }) => pictureView(url)), text);
+    this.log.append(make("article", { class: "turn user", "aria-label": "You" }, said));
     this.follows = true;
     this.follow();
   }
@@ -59,7 +63,7 @@ export class ChatPane {
     const view = new AnswerView(this.markdown, this.marks);
     const turn = make("article", { class: "turn assistant", "aria-label": "Model", "aria-busy": "true" }, view.element);
     this.log.append(turn);
-    const message = /** @type {Message} */ ({ role: "assistant", content: "" });
+    const message = { role: /** @type {const} */ ("assistant"), content: "" };
     this.messages.push(message);
     return {
       /** @param {string} text @param {boolean} isThinking whether it begins within its thinking */

@@ -1,6 +1,7 @@
 /** The tab Chat: its field and buttons. */
 
 import { ChatPane } from "./chat_pane.js";
+import { ChatPictures } from "./chat_pictures.js";
 import { Markdown } from "./markdown.js";
 import { address } from "./opening.js";
 import { get } from "./view.js";
@@ -29,6 +30,8 @@ export class Chatting {
     this.retry = get("retry", HTMLButtonElement);
     this.system = get("system", HTMLTextAreaElement);
     this.status = get("chat-status", HTMLElement);
+    this.pictures = new ChatPictures((problem) => this.status.replaceChildren(problem));
+    this.pictures.offer(site.vision !== null);
     this.send.addEventListener("click", () => this.say());
     this.stop.addEventListener("click", () => run.stop());
     this.fresh.addEventListener("click", () => {
@@ -76,7 +79,7 @@ export class Chatting {
     if (!text) return;
     this.message.value = "";
     this.fit();
-    this.pane.say(text);
+    this.pane.say(text, this.pictures.taken());
     return this.answer();
   }
 

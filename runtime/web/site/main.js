@@ -89,10 +89,11 @@ async function start() {
     proof.show(opened, site);
   }
 
-  /** Bytes of the graph and the weights of the device. */
+  /** Bytes of the graphs and the weights of the device. */
   function sizeOfModel() {
-    const { graph, data } = site.graphs[choice.device];
-    return [graph, ...Object.values(data)].reduce((sum, name) => sum + (site.files[name]?.size ?? 0), 0);
+    const graphs = [site.graphs[choice.device], ...(site.vision ? [site.vision] : [])];
+    const names = graphs.flatMap(({ graph, data }) => [graph, ...Object.values(data)]);
+    return names.reduce((sum, name) => sum + (site.files[name]?.size ?? 0), 0);
   }
 
   /** Replay the golden runs. */

@@ -35,7 +35,9 @@
  * @property {string} text
  *
  * @typedef {{ text: string, ids: number[] }} Prompt a text, and token ids that continue it
- * @typedef {{ role: "system" | "user" | "assistant", content: string }} Message
+ * @typedef {import("../textgen/images/pictures.js").Pixels} Pixels
+ * @typedef {{ type: "text", text: string } | { type: "image", image: Pixels }} Part
+ * @typedef {{ role: "system" | "user" | "assistant", content: string | Part[] }} Message
  * @typedef {Record<string, number | string | undefined>} Options
  */
 

@@ -23,6 +23,7 @@
  * @property {Marks} marks
  * @property {Record<string, Resource>} files the model's, by their names in its folder
  * @property {Record<Device, Graph>} graphs
+ * @property {Graph | null} vision the graph that reads pictures
  * @property {Record<string, Resource & {package: string, licence: string}>} libraries
  */
 
@@ -46,13 +47,14 @@ export async function readSite() {
 }
 
 /**
- * The names of the files that a device needs: texts, graph and weights.
+ * The names of the files that a device needs: texts, graphs and weights.
  * @param {Site} site
  * @param {Device} device
  */
 export function filesOf(site, device) {
   const { graph, data } = site.graphs[device];
-  return [...TEXTS.filter((name) => name in site.files), graph, ...new Set(Object.values(data))];
+  const vision = site.vision ? [site.vision.graph, ...Object.values(site.vision.data)] : [];
+  return [...TEXTS.filter((name) => name in site.files), graph, ...new Set(Object.values(data)), ...vision];
 }
 
 /**

@@ -15,7 +15,7 @@ import { explain } from "./problems.js";
 import { filesOf, resourcesOf } from "./site_file.js";
 import { Store } from "./store.js";
 
-/** @import { Device, Marks, Site } from "./site_file.js" */
+/** @import { Device, Marks, Resource, Site } from "./site_file.js" */
 /** @import { Ending, Message, Opened, Options, Prompt, Replayed, Token } from "./model_worker.js" */
 /** @import { Model } from "../textgen/index.js" */
 /** @import { Chunk } from "../textgen/generation/continuation.js" */
@@ -63,6 +63,16 @@ async function open({ site, address, device, threads }, { report }) {
   report({ stage: "opening", loaded: total, total });
   const options = { executionProviders: [device], externalData, ...sessionOptions(graph) };
   const decoder = await textgen.Decoder.open(ort, bytes, manifest.geometry, options);
+  const { vision } = site;
+  if (vision) {
+    for (const name of [vision.graph, ...Object.values(vision.data)]) await read(site.files, name); // now, so that it works offline
+    decoder.pictures = new textgen.Pictures(ort, async () => {
+      /** @param {string} name */
+      const kept = (name) => store.read(/** @type {Resource} */ (site.files[name]), () => {});
+      const externalData = await Promise.all(Object.entries(vision.data).map(async ([path, name]) => ({ path, data: await kept(name) })));
+      return textgen.openSession(ort, await kept(vision.graph), { executionProviders: [device], externalData });
+    });
+  }
   const ends = { eosIds: manifest.eos_ids, bosId: manifest.bos_id };
   const tokenizer = spec === null ? null : new textgen.TextTokenizer(tokenizers, spec, ends);
   model = new textgen.Model(manifest, decoder, tokenizer, chatTemplate, jinja);
@@ -93,10 +103,22 @@ function write({ prompt, options }, call) {
  * @param {{ messages: Message[], options: Options, marks: Marks }} argument
  * @param {Call} call reports at first whether the template has begun the thinking, and then tokens
  */
-function chat({ messages, options, marks }, call) {
-  const prompt = opened().renderChat(messages).trimEnd();
+async function chat({ messages, options, marks }, call) {
+  const read = [];
+  for (const message of messages) read.push(await withPictures(message));
+  const prompt = opened().renderChat(read).trimEnd();
   if (marks.thinking?.open.some((mark) => prompt.endsWith(mark.trim()))) call.report({ text: "", isThinking: true });
-  return generate(opened().encodeChat(messages), options, call);
+  return generate(opened().encodeChat(read), options, call);
+}
+
+/** A message whose pictures are read. @param {Message} message */
+async function withPictures(message) {
+  if (typeof message.content === "string") return message;
+  const content = [];
+  for (const part of message.content) {
+    content.push(part.type === "image" ? { ...part, image: await opened().readPicture(part.image) } : part);
+  }
+  return { ...message, content };
 }
 
 /**

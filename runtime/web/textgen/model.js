@@ -2,9 +2,11 @@
  * A package that is open for generation: its manifest, tokenizer and chat template, and a decoder over its graph.
  */
 
-import { Decoder } from "./inference/decoder.js";
+import { Decoder, openSession } from "./inference/decoder.js";
 import { OptionError, PackageError, PromptError, TemplateError, shown } from "./errors.js";
-import { GRAPH, sessionOptions, weightsOf } from "./package/graphs.js";
+import { Pictures } from "./images/pictures.js";
+import { picturesIn, placed, placesIn } from "./images/in_messages.js";
+import { VISION_GRAPH, decoderGraph, sessionOptions, weightsOf } from "./package/graphs.js";
 import { Package } from "./package/package.js";
 import { fitted } from "./chat/fitting.js";
 import { readable } from "./chat/parts.js";
@@ -15,6 +17,7 @@ import { TextTokenizer } from "./text/tokenizer.js";
 /** @import { InferenceSession } from "onnxruntime-common" */
 /** @import { ChatInputs } from "./text/chat_template.js" */
 /** @import { Libraries } from "./libraries.js" */
+/** @import { Picture, Pixels } from "./images/pictures.js" */
 /** @import { Manifest } from "./package/manifest.js" */
 /** @import { FetchFile, OnBytes } from "./package/package.js" */
 
@@ -50,6 +53,17 @@ export class Model {
     this.isBusy = false;
   }
 
+  /**
+   * Read a picture, for a part `{ type: "image", image: picture }` of a message, or by its `ids` in a prompt. The last 16 are kept.
+   * Raises `PromptError` for what is no picture, and for a model that reads none here.
+   * @param {Pixels} pixels
+   * @returns {Promise<Picture>}
+   */
+  async readPicture(pixels) {
+    if (!this.decoder.pictures) throw new PromptError(`${this.manifest.name} reads text alone here; leave the picture out`);
+    return this.decoder.pictures.read(pixels);
+  }
+
   /** Take the decoder for one text; returns what gives it back. */
   take() {
     if (this.isBusy) throw new OptionError("this model is generating another text; wait for its end, or open the package twice");
@@ -76,7 +90,8 @@ export class Model {
     const ids = typeof prompt === "string" ? this.needTokenizer().encode(prompt) : prompt;
     if (!Array.isArray(ids)) throw new PromptError(`a prompt should be text or a list of token ids, found ${shown(ids)}`);
     if (!ids.length) throw new PromptError("the prompt has no token ids; give at least one");
-    const wrong = ids.find((id) => !Number.isInteger(id) || id < 0 || id >= vocabSize);
+    const { pictures } = this.decoder;
+    const wrong = ids.find((id) => !Number.isInteger(id) || (id < 0 && !pictures?.of(id)) || id >= vocabSize);
     if (wrong !== undefined) {
       throw new PromptError(`token id ${shown(wrong)} is outside the vocabulary; ids go from 0 to ${vocabSize - 1}`);
     }
@@ -94,7 +109,26 @@ export class Model {
    */
   encodeChat(messages, inputs = {}) {
     const tokenizer = this.needTokenizer();
-    return this.renderedPieces(messages, inputs).flatMap((text) => tokenizer.encode(text, { addSpecialTokens: false }));
+    const encoded = (/** @type {readonly string[]} */ pieces) =>
+      pieces.flatMap((text) => [...tokenizer.encode(text, { addSpecialTokens: false })]);
+    const pictures = picturesIn(messages);
+    const { images } = this.manifest;
+    if (!pictures.length || !images) return encoded(this.renderedPieces(messages, inputs));
+    const whole = (/** @type {readonly string[]} */ pieces) => pieces.map((text) => text.replaceAll(images.placeholder, images.expansion));
+    return placed(encoded(whole(this.piecesWithPlaces(messages, inputs, pictures.length, images.placeholder))), pictures, images);
+  }
+
+  /**
+   * The pieces of a chat with a placeholder for each of its pictures; raises `TemplateError` for a template that writes others.
+   * @param {readonly object[]} messages
+   * @param {Omit<ChatInputs, "bosToken" | "eosToken">} inputs
+   * @param {number} count
+   * @param {string} placeholder
+   */
+  piecesWithPlaces(messages, inputs, count, placeholder) {
+    const pieces = this.renderedPieces(messages, inputs);
+    if (placesIn(pieces, placeholder) === count) return pieces;
+    throw new TemplateError(`the chat template writes ${placeholder} for ${placesIn(pieces, placeholder)} of ${count} pictures`);
   }
 
   /**
@@ -142,6 +176,7 @@ export class Model {
 
   /** Free the cache and the session. */
   async close() {
+    await this.decoder.pictures?.close();
     await this.decoder.close();
   }
 }
@@ -155,22 +190,33 @@ export class Model {
  * @param {FetchFile} fetchFile
  * @param {OpenOptions} options
  */
-export async function openModel({ ort, tokenizers, jinja }, fetchFile, { session = {}, onBytes, graph = GRAPH, path } = {}) {
+export async function openModel({ ort, tokenizers, jinja }, fetchFile, { session = {}, onBytes, graph, path } = {}) {
   const files = await Package.open(fetchFile);
   const { manifest } = files;
-  const model = await files.bytes(graph, onBytes);
+  const name = graph ?? decoderGraph(manifest);
+  /** The bytes of a graph, and the options with its weights. @param {string} graph */
+  const fetched = async (graph) => {
+    const bytes = await files.bytes(graph, onBytes);
+    const externalData = [];
+    for (const [location, name] of Object.entries(weightsOf(manifest, graph))) {
+      const data = await files.bytes(name, onBytes);
+      if (!path) externalData.push({ path: location, data });
+    }
+    const external = externalData.length ? { externalData } : {};
+    return { bytes, options: { ...external, ...sessionOptions(graph), ...session } };
+  };
   const textOf = async (/** @type {string} */ name) => (files.has(name) ? await files.text(name, onBytes) : null);
   const spec = await textOf(TOKENIZER);
   const tokenizer =
     spec === null ? null : new TextTokenizer(tokenizers, spec, { eosIds: manifest.eos_ids, bosId: manifest.bos_id });
   const chatTemplate = await textOf(CHAT_TEMPLATE);
-  const externalData = [];
-  for (const [location, name] of Object.entries(weightsOf(manifest, graph))) {
-    const data = await files.bytes(name, onBytes);
-    if (!path) externalData.push({ path: location, data });
+  const { bytes, options } = await fetched(name);
+  const decoder = await Decoder.open(ort, bytes, manifest.geometry, options, path?.(name));
+  if (decoder.width && files.has(VISION_GRAPH)) {
+    decoder.pictures = new Pictures(ort, async () => {
+      const vision = await fetched(VISION_GRAPH);
+      return openSession(ort, vision.bytes, vision.options, path?.(VISION_GRAPH));
+    });
   }
-  const external = externalData.length ? { externalData } : {};
-  const options = { ...external, ...sessionOptions(graph), ...session };
-  const decoder = await Decoder.open(ort, model, manifest.geometry, options, path?.(graph));
   return new Model(manifest, decoder, tokenizer, chatTemplate, jinja);
 }

@@ -1,5 +1,6 @@
 """A site in a real browser: it writes what Python writes, proves itself, works offline, and refuses damaged files."""
 
+import base64
 import json
 import shutil
 import time
@@ -21,6 +22,7 @@ from selenium.webdriver.common.keys import Keys
 from support import site_page
 from support.axe import axe_script
 from support.browser import chromium, element, elements, programs, requests_elsewhere, resize, wait_until
+from support.drawn_numbers import drawn
 from support.site_page import choose, device, hosted, problem_of, status, verdict, visit, weights_of, write
 
 TINY = Path(__file__).parents[2] / "packages" / "ort"
@@ -505,3 +507,54 @@ def test_an_answer_that_the_template_begins_with_thinking_is_folded_from_its_fir
         model = onnx_textgen.load(package, device="cpu")
         prompt = model.encode_chat([{"role": "user", "content": "Hello"}])
         assert copied(browser) == model.generate(prompt, temperature=0, max_new_tokens=8).text
+
+
+PASTE = """
+const bytes = Uint8Array.from(atob(arguments[0]), (each) => each.charCodeAt(0));
+const given = new DataTransfer();
+given.items.add(new File([bytes], "pasted.png", { type: "image/png" }));
+arguments[1].dispatchEvent(new ClipboardEvent("paste", { clipboardData: given, bubbles: true, cancelable: true }));
+"""
+
+
+def test_a_chat_reads_pictures_that_are_chosen_and_pasted(browser, make_site, tmp_path):
+    model = onnx_textgen.load("digits", device="cpu", threads=1)
+    (tmp_path / "number.png").write_bytes(drawn("407"))
+    with hosted(make_site(find_package("digits"))) as host:
+        visit(browser, host.address)
+        choose(browser, temperature=0, max_new_tokens=6)
+        element(browser, "#tab-chat").click()
+        assert element(browser, "#add-picture").is_displayed()
+        (tmp_path / "no.png").write_bytes(b"no picture")
+        element(browser, "#picture-files").send_keys(str(tmp_path / "no.png"))
+        wait_until(browser, lambda: "cannot be read as a picture" in element(browser, "#chat-status").text, "a line")
+        element(browser, "#picture-files").send_keys(str(tmp_path / "number.png"))
+        wait_until(browser, lambda: len(elements(browser, "#pictures img")) == 1, "the picture")
+        ask(browser, "What number is this?", 1)
+        assert copied(browser) == "407" and len(elements(browser, "#messages .user img")) == 1
+        assert browser.execute_script("return document.querySelector('#messages img').naturalWidth") == 64
+        browser.execute_script(PASTE, base64.b64encode(drawn("58")).decode(), element(browser, "#message"))
+        wait_until(browser, lambda: len(elements(browser, "#pictures img")) == 1, "the picture")
+        browser.execute_script(PASTE, base64.b64encode(drawn("9")).decode(), element(browser, "#message"))
+        wait_until(browser, lambda: len(elements(browser, "#pictures img")) == 2, "the pictures")
+        elements(browser, "#pictures button")[1].click()
+        ask(browser, "What number is this?", 2)
+        said = [{"type": "image", "image": drawn("407")}, {"type": "text", "text": "What number is this?"}]
+        more = [{"type": "image", "image": drawn("58")}, {"type": "text", "text": "What number is this?"}]
+        chat = [{"role": "user", "content": said}, {"role": "assistant", "content": "407"}, {"role": "user", "content": more}]
+        assert copied(browser) == model.chat(chat, temperature=0, max_new_tokens=6).text
+        host.paths.clear()
+        visit(browser, host.address)
+        assert not [path for path in host.paths if path.startswith("/model/")]
+
+
+def test_a_model_of_text_offers_no_pictures(browser, tiny_site):
+    with hosted(tiny_site) as host:
+        visit(browser, host.address)
+        element(browser, "#tab-chat").click()
+        assert not element(browser, "#add-picture").is_displayed()
+
+
+def ask(browser, text, answers):
+    element(browser, "#message").send_keys(text, Keys.ENTER)
+    wait_until(browser, lambda: len(elements(browser, "#messages .figures")) == answers, "an answer")

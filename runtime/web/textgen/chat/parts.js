@@ -3,6 +3,7 @@
  */
 
 import { TemplateError, shown } from "../errors.js";
+import { isPicture } from "../images/in_messages.js";
 
 /** Where parts of all wire formats have their text. */
 const TEXT_KEYS = ["text", "refusal"];
@@ -38,6 +39,12 @@ export function textOf(content) {
   return content.map((part) => textIn(part) ?? named(part)).join("");
 }
 
+/** A content with pictures that were read, in parts as templates know them; any other as text. @param {unknown} content */
+function contentOf(content) {
+  if (!Array.isArray(content) || !content.some(isPicture)) return textOf(content);
+  return content.map((part) => (isPicture(part) ? { type: "image" } : { type: "text", text: textOf([part]) }));
+}
+
 /**
  * Messages of the roles that templates know, whose contents are text; a missing content is empty.
  *
@@ -52,14 +59,15 @@ export function readable(messages) {
   const answered = given.findLastIndex((message) => message["role"] === "assistant");
   return given.map(({ function_call: called, ...message }, place) => {
     const { role, content } = message;
-    const unread = Array.isArray(content) ? content.filter((part) => textIn(part) === undefined) : [];
+    const unread = Array.isArray(content) ? content.filter((part) => textIn(part) === undefined && !isPicture(part)) : [];
     if (unread.length && place > answered && role === "user") {
-      throw new TemplateError(`the models here read text, found a part of the type ${shown(unread[0]?.type)}; leave it out`);
+      const what = "the models here read text, and pictures that `Model.readPicture` returned";
+      throw new TemplateError(`${what}; found a part of the type ${shown(unread[0]?.type)}; leave it out`);
     }
     if (called && !message["tool_calls"]?.length) {
       message["tool_calls"] = [{ id: callId(place), type: "function", function: called }];
     }
     if (role === "function") message["tool_call_id"] ??= callId(place - 1);
-    return { ...message, role: TODAYS_ROLES.get(role) ?? role, content: textOf(content) };
+    return { ...message, role: TODAYS_ROLES.get(role) ?? role, content: contentOf(content) };
   });
 }

@@ -26,7 +26,7 @@ const ARRAYS = {
 };
 
 /** Inputs that the decoder gives besides the cache. */
-export const ROLES = ["input_ids", "attention_mask", "position_ids", "logits_positions"];
+export const ROLES = ["input_ids", "inputs_embeds", "attention_mask", "position_ids", "logits_positions"];
 
 /**
  * The carried tensors of a graph; raises `PackageError` for a graph whose inputs this library cannot give.

@@ -14,9 +14,12 @@ import { graphMetadata } from "../package/graph_metadata.js";
 /** @import { Geometry } from "../package/manifest.js" */
 /** @import { Tensors } from "./cache.js" */
 /** @import { Libraries } from "../libraries.js" */
+/** @import { Pictures } from "../images/pictures.js" */
 
 /** Tokens of a prompt that are fed in one run. */
 const PART_SIZE = 128;
+/** The input of a decoder that takes rows of pictures. */
+const EMBEDS = "inputs_embeds";
 
 /** @typedef {{ ids: number[], tensors: Tensors }} Held token ids, and the tensors that hold them */
 /** @typedef {(done: number, total: number) => void} OnProgress called with the tokens of a prompt that have been fed */
@@ -35,12 +38,16 @@ export class Decoder {
     this.geometry = geometry;
     this.rotarySwitch = rotarySwitch;
     this.inputs = new Map(session.inputMetadata.map((each) => [each.name, each]));
-    const ids = this.inputs.get("input_ids");
+    const ids = this.inputs.get("input_ids") ?? this.inputs.get(EMBEDS);
     if (!ids?.isTensor || !session.outputNames.includes("logits")) {
       throw new PackageError("the graph lacks input_ids or logits, which every decoder needs; export the model again");
     }
     /** Whether a run takes a single token, as in some recurrent models. */
     this.takesSingleTokens = ids.shape[1] === 1;
+    /** Of a decoder that takes rows of pictures: one more than a row has, for an id in front of it. */
+    this.width = Number(ids.shape[2] ?? 0);
+    /** Those that ids below 0 name. @type {Pictures | null} */
+    this.pictures = null;
     this.carried = carriedTensors(session);
     this.held = this.nothing();
     /** What a later prompt with the same beginning starts from. */
@@ -61,16 +68,9 @@ export class Decoder {
   static async open(ort, model, geometry, options, path) {
     const isOnGpu = options.executionProviders?.some((each) => (typeof each === "string" ? each : each.name) === "webgpu");
     /** @type {InferenceSession.SessionOptions} */
-    const all = { logSeverityLevel: 3, ...(isOnGpu ? { preferredOutputLocation: "gpu-buffer" } : {}), ...options };
+    const all = { ...(isOnGpu ? { preferredOutputLocation: "gpu-buffer" } : {}), ...options };
     const rotarySwitch = graphMetadata(model).get("rotary_switch");
-    let session;
-    try {
-      const { InferenceSession } = ort;
-      session = await (path === undefined ? InferenceSession.create(model, all) : InferenceSession.create(path, all));
-    } catch (error) {
-      const why = `onnxruntime cannot open the graph (${firstLine(error)})`;
-      throw new PackageError(`${why}; take another device, or a package that was exported for this one`, { cause: error });
-    }
+    const session = await openSession(ort, model, all, path);
     return new Decoder(ort, session, geometry, rotarySwitch === undefined ? null : Number(rotarySwitch));
   }
 
@@ -109,10 +109,10 @@ export class Decoder {
   async *prefill(ids, onProgress) {
     const isKept = this.kept.ids.length < ids.length - 1 && this.kept.ids.every((id, place) => id === ids[place]);
     this.hold(isKept ? this.kept : this.nothing());
-    const keptLength = keepable(ids.length);
+    const keptLength = keepable(ids);
     for (let start = this.held.ids.length; start < ids.length;) {
       const limit = start < keptLength ? keptLength : ids.length;
-      const end = partEnd(start, limit);
+      const end = uncut(ids, partEnd(start, limit));
       const logits = await this.feed(ids.slice(start, end));
       if (end === keptLength) this.keep();
       onProgress?.(end, ids.length);
@@ -159,6 +159,19 @@ export class Decoder {
   }
 
   /**
+   * What a decoder takes that reads pictures [1, new, width]: an id in front of zeros, or -1 in front of a row of a picture.
+   * @param {readonly number[]} ids
+   */
+  embeddings(ids) {
+    const found = new Float32Array(ids.length * this.width);
+    ids.forEach((id, place) => {
+      if (id >= 0) found[place * this.width] = id;
+      else if (this.pictures) found.set(this.pictures.of(id).row(id), place * this.width);
+    });
+    return new this.ort.Tensor("float32", found, [1, ids.length, this.width]);
+  }
+
+  /**
    * The inputs besides the cache for new tokens after `before` others.
    * @param {readonly number[]} ids
    * @param {number} before
@@ -173,7 +186,7 @@ export class Decoder {
       logits_positions: [[-1], [1]],
     };
     /** @type {Tensors} */
-    const inputs = {};
+    const inputs = this.width ? { [EMBEDS]: this.embeddings(ids) } : {};
     for (const [name, [numbers, shape]] of Object.entries(values)) {
       // `logits_positions` has a default, the last token, and onnxruntime's JavaScript shows no inputs that have one.
       if (this.inputs.has(name)) inputs[name] = new this.ort.Tensor("int64", BigInt64Array.from(numbers, BigInt), shape);
@@ -183,12 +196,42 @@ export class Decoder {
 }
 
 /**
- * How much of a prompt of some length is kept for later prompts: an even number of tokens, with at least two after it, so that a
- * text which continues from there is bit for bit the text that is computed from its beginning.
- * @param {number} length
+ * Open a graph; raises `PackageError` if onnxruntime cannot.
+ * @param {Libraries["ort"]} ort
+ * @param {Uint8Array} model the bytes of the graph
+ * @param {InferenceSession.SessionOptions} options
+ * @param {string} [path] of the graph, for onnxruntime-node
  */
-export function keepable(length) {
-  return Math.max(0, length - 2 - (length % 2));
+export async function openSession({ InferenceSession }, model, options, path) {
+  const all = { logSeverityLevel: /** @type {const} */ (3), ...options };
+  try {
+    return await (path === undefined ? InferenceSession.create(model, all) : InferenceSession.create(path, all));
+  } catch (error) {
+    const why = `onnxruntime cannot open the graph (${firstLine(error)})`;
+    throw new PackageError(`${why}; take another device, or a package that was exported for this one`, { cause: error });
+  }
+}
+
+/**
+ * How much of a prompt is kept for later prompts: an even number of tokens, with at least two after it, so that a text which
+ * continues from there is bit for bit the text that is computed from its beginning; no part of a picture.
+ * @param {readonly number[]} ids
+ */
+export function keepable(ids) {
+  let length = Math.max(0, ids.length - 2 - (ids.length % 2));
+  while (uncut(ids, length) !== length) length -= 2;
+  return length;
+}
+
+/**
+ * Where a part ends that should end at `end`: after the picture that it would cut, which may see itself in both directions.
+ * @param {readonly number[]} ids
+ * @param {number} end
+ */
+export function uncut(ids, end) {
+  let found = end;
+  while (found > 0 && found < ids.length && Number(ids[found - 1]) < 0 && Number(ids[found]) < 0) found++;
+  return found;
 }
 
 /** The end of the part that begins at `start`; no part has a single token. @param {number} start @param {number} end */

@@ -6,6 +6,8 @@ import { canonicalJson } from "./canonical_json.js";
 import { PackageError, firstLine, shown } from "../errors.js";
 import { sha256 } from "./sha256.js";
 
+/** @import { ImageRecord } from "../images/pictures.js" */
+
 /**
  * @typedef {object} Geometry the sizes that this library uses
  * @property {number} vocab_size
@@ -26,6 +28,7 @@ import { sha256 } from "./sha256.js";
  * @property {Record<string, unknown>} [generation]
  * @property {Record<string, any>} [certificate]
  * @property {GoldenRun[]} [golden]
+ * @property {ImageRecord} [images]
  * @property {number} format_version
  * @property {string} [sha256]
  */
@@ -64,6 +67,11 @@ export async function readManifest(text) {
     const isRight = Number.isSafeInteger(record?.size) && record.size >= 0 && /^[0-9a-f]{64}$/.test(record.sha256);
     check(isRight, `files[${shown(name)}]`, "a size and a sha256", record);
   }
+  const { images } = manifest;
+  const isRight =
+    !images ||
+    ([images.placeholder, images.expansion].every((text) => typeof text === "string" && text) && Number.isInteger(images.token_id));
+  check(isRight, "images", "a placeholder, its expansion and a token id", images);
   for (const [index, run] of (manifest.golden ?? []).entries()) {
     const isRight =
       areIds(run?.prompt_ids, vocabSize) && areIds(run.new_ids, vocabSize) && run.prompt_ids.length && run.new_ids.length;
