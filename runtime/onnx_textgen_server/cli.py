@@ -53,6 +53,9 @@ def serve(
         bool,
         typer.Option("--exact-history", help="Compute answers again when they return in a prompt, to the last bit."),
     ] = False,
+    fetch_images: Annotated[
+        bool, typer.Option("--fetch-images", help="Fetch pictures that a request names by a public address of the web.")
+    ] = False,
     response_template: Annotated[
         list[str] | None,
         typer.Option(
@@ -92,7 +95,7 @@ def serve(
         hosts=names_of(host),
         origins=allow_origin or (),
     )
-    options = LoadOptions(device, threads, batch_size, prefix_folder, prefix_folder_bytes, whole_past, exact_history)
+    options = LoadOptions(device, threads, batch_size, prefix_folder, prefix_folder_bytes, whole_past, exact_history, fetch_images)
     idle_seconds = None if idle_minutes is None else 60 * idle_minutes
     listeners = listen(host, port)  # first, because a port in use should be reported before models load
     try:

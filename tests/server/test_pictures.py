@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 import onnx_textgen
+from onnx_textgen.images import addresses
 from support.drawn_numbers import drawn
 from support.live_server import served
 
@@ -117,3 +118,28 @@ def test_models_of_text_name_what_they_do_not_read(address: str) -> None:
     body = {"model": "story", "prompt": "x", "images": [CODED], "stream": False}
     answer = httpx.post(f"{address}/api/generate", json=body)
     assert answer.status_code == 400 and "reads text alone" in answer.json()["error"]
+
+
+def test_addresses_of_the_web_are_fetched_by_an_option_alone(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[str]()
+
+    def fetched(place: str, most_bytes: int) -> bytes:
+        asked.append(place)
+        return PICTURE
+
+    monkeypatch.setattr(addresses, "fetched", fetched)
+    url = "https://example.com/number.png"
+    content: Any = [{"type": "image_url", "image_url": {"url": url}}, {"type": "text", "text": QUESTION}]
+    body = {"model": "digits", "messages": [{"role": "user", "content": content}], "temperature": 0, "max_tokens": 6}
+    refused = httpx.post(f"{address}/v1/chat/completions", json=body)
+    assert refused.status_code == 400 and "not fetched" in refused.json()["error"]["message"] and not asked
+    with served({"digits": onnx_textgen.load("digits", threads=1, device="cpu", fetch_images=True)}) as (other, _):
+        answer = httpx.post(f"{other}/v1/chat/completions", json=body).json()
+        assert answer["choices"][0]["message"]["content"] == "305"
+        source = {"type": "url", "url": url}
+        messages = [{"role": "user", "content": [{"type": "image", "source": source}, content[1]]}]
+        answer = httpx.post(
+            f"{other}/v1/messages", json={"model": "digits", "messages": messages, "max_tokens": 6, "temperature": 0}
+        ).json()
+        assert answer["content"][0]["text"] == "305"
+    assert asked == [url, url]

@@ -53,11 +53,12 @@ def make_model(
     prefix_folder_bytes: int,
     batch_size: int,
     exact_history: bool,
+    fetch_images: bool,
 ) -> Model:
     """The model of an open package; `second_device`: where long prompts are computed, if not on the graph. See `load`."""
     manifest, graph = package.manifest, checked(package, place)
     engine = None if second_device is None else make_prompt_engine(place, manifest, package.path, graph, second_device)
-    encoder, images = open_encoder(place, manifest, graph), open_images(place, manifest, graph)
+    encoder, images = open_encoder(place, manifest, graph), open_images(place, manifest, graph, fetches=fetch_images)
     responses = response_template_at(place, manifest) if response_template is None else given_template(response_template)
     model = Model(
         folder_of(place),
@@ -155,7 +156,7 @@ def open_encoder(place: Path, manifest: Manifest, decoder: Graph) -> Encoder | N
     return GraphEncoder(graph, names)
 
 
-def open_images(place: Path, manifest: Manifest, decoder: Graph) -> ImageReader | None:
+def open_images(place: Path, manifest: Manifest, decoder: Graph, *, fetches: bool) -> ImageReader | None:
     """What reads the pictures of a model, on the decoder's device; None for a model that reads text alone."""
     if manifest.images is None:
         return None
@@ -169,7 +170,7 @@ def open_images(place: Path, manifest: Manifest, decoder: Graph) -> ImageReader 
             return open_session(folder / name, device=device, threads=decoder.threads)
 
     processor, vision = opened(IMAGE_PROCESSOR_GRAPH, "cpu"), opened(VISION_GRAPH, str(decoder.device))
-    return ImageReader(processor, vision, manifest.images, int(width))
+    return ImageReader(processor, vision, manifest.images, int(width), fetches=fetches)
 
 
 def set_assistant(model: Model, other: Model) -> None:

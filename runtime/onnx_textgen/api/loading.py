@@ -35,6 +35,7 @@ def load(
     response_template: str | Path | Mapping[str, Any] | None = None,
     whole_past: bool = False,
     exact_history: bool = False,
+    fetch_images: bool = False,
 ) -> Model:
     """Open a model folder, or an embedded model by name (default: `story`), after checking every file's sha256.
 
@@ -59,6 +60,7 @@ def load(
       prompt reuse what it has in common with an earlier one.
     - `exact_history`: compute generated tokens again when they become part of a prompt, so that a text depends on its prompt, seed
       and options alone; else the next turn of a conversation reads only what is new, and its text may differ in places.
+    - `fetch_images`: read pictures at addresses of the web too, which a prompt names; only public ones are asked.
 
     Raises `PackageError`, `DeviceError`, `OptionError`.
 
@@ -92,6 +94,7 @@ def load(
             prefix_folder_bytes=prefix_folder_bytes,
             batch_size=batch_size,
             exact_history=exact_history,
+            fetch_images=fetch_images,
         )
 
     try:

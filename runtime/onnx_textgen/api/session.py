@@ -89,7 +89,8 @@ class Session:
             if self._token_ids and not self.messages:
                 raise PromptError("this session is a plain text and takes no chat messages; begin another session for them")
             self.encode_chat([*self.messages, *messages])  # raises if the template refuses them, or they are too long
-            self.messages += messages if self.opened.images is None else [kept(each) for each in messages]
+            reader = self.opened.images
+            self.messages += messages if reader is None else [kept(each, fetches=reader.fetches) for each in messages]
         elif self.messages:
             raise PromptError('this session is a chat; append messages such as {"role": "user", "content": "Hello"}')
         else:

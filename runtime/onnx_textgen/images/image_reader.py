@@ -29,9 +29,20 @@ Numbers = npt.NDArray[Any]
 class ImageReader:
     """The two graphs that read pictures. Safe to use from several threads."""
 
-    def __init__(self, processor: OnnxRuntimeSession, vision: OnnxRuntimeSession, record: ImageRecord, width: int) -> None:
-        """`width`: that the decoder takes; raises `PackageError` for graphs that do not fit each other, or the decoder."""
-        self.processor, self.vision, self.record = processor, vision, record
+    def __init__(
+        self,
+        processor: OnnxRuntimeSession,
+        vision: OnnxRuntimeSession,
+        record: ImageRecord,
+        width: int,
+        *,
+        fetches: bool = False,
+    ) -> None:
+        """`width`: that the decoder takes; `fetches`: pictures at addresses of the web are read.
+
+        Raises `PackageError` for graphs that do not fit each other, or the decoder.
+        """
+        self.processor, self.vision, self.record, self.fetches = processor, vision, record, fetches
         self.rows, self.lock = ImageRows(width, both_ways=record.both_ways), threading.Lock()
         made, wanted = set(processor.outputs), set(vision.inputs)
         if set(processor.inputs) != {PICTURE} or made != wanted or IMAGE_ROWS not in vision.outputs:
@@ -51,7 +62,7 @@ class ImageReader:
 
     def read(self, source: object) -> ReadImage:
         """Read a picture, unless it is known; its rows are computed when they are needed. Raises `ImageError` and `ModelError`."""
-        return self.read_pixels(read_picture(source))
+        return self.read_pixels(read_picture(source, fetches=self.fetches))
 
     def read_pixels(self, pixels: Pixels) -> ReadImage:
         """Read the pixels uint8 [height, width, 3] of a picture."""

@@ -9,7 +9,7 @@ from ..errors import ImageError, TemplateError
 from ..options.checks import shown as quoted
 from ..package.manifest import ImageRecord
 from .image_rows import ReadImage
-from .pictures import as_data_url, bytes_of_base64
+from .pictures import as_data_url, bytes_of_base64, is_address
 
 TYPES = ("image", "image_url", "input_image")
 PLACE = "place"
@@ -23,8 +23,10 @@ def is_picture(part: object) -> bool:
     return isinstance(part, Mapping) and part.get("type") in TYPES
 
 
-def source_of(part: Mapping[str, Any]) -> object:
+def source_of(part: Mapping[str, Any], *, fetches: bool = False) -> object:
     """What `read_picture` reads of a part; raises `ImageError` for a part that has nothing of the kind.
+
+    fetches: addresses of the web are read too.
 
     >>> source_of({"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBO"}})
     'data:image/png;base64,iVBO'
@@ -33,10 +35,10 @@ def source_of(part: Mapping[str, Any]) -> object:
         return given
     for key in ("image_url", "url"):
         if (address := part.get(key)) is not None:
-            return as_address(address.get("url") if isinstance(address, Mapping) else address)
+            return as_address(address.get("url") if isinstance(address, Mapping) else address, fetches=fetches)
     if isinstance(source := part.get("source"), Mapping):  # Anthropic's form
         if source.get("type") == "url":
-            return as_address(source.get("url"))
+            return as_address(source.get("url"), fetches=fetches)
         return as_base64(source.get("data"))
     if (path := part.get("path")) is not None:
         return path
@@ -45,11 +47,11 @@ def source_of(part: Mapping[str, Any]) -> object:
     raise ImageError(f'a part of the type {quoted(part.get("type"))} has no picture; give {{"type": "image", "image": "FILE"}}')
 
 
-def as_address(address: object) -> str:
-    """A data URL; raises `ImageError` for any other address."""
-    if not isinstance(address, str) or not address.lower().startswith("data:"):
-        raise ImageError(f"{NOT_FETCHED}, found {quoted(address)}")
-    return address
+def as_address(address: object, *, fetches: bool) -> str:
+    """A data URL, or with `fetches` an address of the web; raises `ImageError` for any other address."""
+    if isinstance(address, str) and (address.lower().startswith("data:") or (fetches and is_address(address))):
+        return address
+    raise ImageError(f"{NOT_FETCHED}, found {quoted(address)}")
 
 
 def as_base64(data: object) -> bytes:
@@ -59,7 +61,7 @@ def as_base64(data: object) -> bytes:
     return bytes_of_base64(data)
 
 
-def without_pictures(messages: Sequence[Message]) -> tuple[list[dict[str, Any]], list[object]]:
+def without_pictures(messages: Sequence[Message], *, fetches: bool = False) -> tuple[list[dict[str, Any]], list[object]]:
     """Messages with a place for each picture, and the pictures in their order."""
     made, found = list[dict[str, Any]](), list[object]()
     for message in messages:
@@ -68,19 +70,22 @@ def without_pictures(messages: Sequence[Message]) -> tuple[list[dict[str, Any]],
             parts = list[object]()
             for part in content:
                 parts.append({"type": "image", PLACE: len(found)} if is_picture(part) else part)
-                found += [source_of(part)] if is_picture(part) else []
+                found += [source_of(part, fetches=fetches)] if is_picture(part) else []
             changed["content"] = parts
         made.append(changed)
     return made, found
 
 
-def kept(message: Message) -> Message:
+def kept(message: Message, *, fetches: bool = False) -> Message:
     """A message that holds its pictures as texts, for a session: a file may change, and an array cannot be saved."""
     content = message.get("content")
     if not isinstance(content, list | tuple) or not any(map(is_picture, content)):
         return message
-    parts = [{"type": "image", "image": as_data_url(source_of(part))} if is_picture(part) else part for part in content]
-    return {**message, "content": parts}
+
+    def held(part: Mapping[str, Any]) -> dict[str, Any]:
+        return {"type": "image", "image": as_data_url(source_of(part, fetches=fetches), fetches=fetches)}
+
+    return {**message, "content": [held(part) if is_picture(part) else part for part in content]}
 
 
 def shown(content: object) -> str:

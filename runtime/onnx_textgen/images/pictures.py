@@ -35,16 +35,18 @@ MOST_ASPECT = 200
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
 """Those of Pillow that are decoded, where it has them; others bring code that few have looked at."""
 DATA_URL = re.compile(r"data:(?:image/[\w.+-]+)?(?:;[\w=.+-]+)*?;base64,", re.IGNORECASE | re.ASCII)
+ADDRESS = re.compile(r"https?://", re.IGNORECASE)
 AT_ONCE = threading.BoundedSemaphore(2)
 """How many pictures are decoded at once: each takes more memory than its file."""
 Pixels = npt.NDArray[np.uint8]
 
 
-def read_picture(source: object) -> Pixels:
+def read_picture(source: object, *, fetches: bool = False) -> Pixels:
     """Pixels uint8 [height, width, 3] of a picture: a path, the bytes of a file, a data URL, an array, or an image of Pillow.
 
     Arrays are [height, width], or [height, width, channels] of 1, 3 or 4 channels: uint8, or numbers from 0 to 1. Pictures are
-    turned as their EXIF data says, an animation is its first frame, and what is transparent becomes white.
+    turned as their EXIF data says, an animation is its first frame, and what is transparent becomes white. `fetches`: an address
+    of the web is a picture too.
 
     Raises `ImageError` for what is none of these, is too large, or cannot be read.
     """
@@ -54,6 +56,8 @@ def read_picture(source: object) -> Pixels:
         return decoded(bytes_of_base64(source[found.end() :]))
     if isinstance(source, str) and not source:
         raise ImageError("the path of a picture is empty; give a file")
+    if fetches and is_address(source):
+        return decoded(bytes_at(str(source)))
     if isinstance(source, str) and re.match(r"\w+://|data:", source):
         raise ImageError(f"a picture is not fetched, found the address {shown(source)}; give a file or a data URL with base64")
     if isinstance(source, str | os.PathLike):
@@ -65,12 +69,14 @@ def read_picture(source: object) -> Pixels:
     return of_array(source)
 
 
-def as_data_url(source: object) -> str:
+def as_data_url(source: object, *, fetches: bool = False) -> str:
     """A picture, in any form that `read_picture` takes, as a text that holds it; it is not decoded."""
     if isinstance(source, str) and DATA_URL.match(source):
         return source
     if isinstance(source, bytes | bytearray | memoryview):
         content = bytes(source)
+    elif fetches and is_address(source):
+        content = bytes_at(str(source))
     elif isinstance(source, str | os.PathLike) and not (isinstance(source, str) and re.match(r"\w+://|data:", source)):
         content = bytes_of_file(Path(source))
     else:
@@ -87,6 +93,22 @@ def as_png(pixels: Pixels) -> bytes:
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "PNG")
     return file.getvalue()
+
+
+def is_address(source: object) -> bool:
+    """Return whether a picture is given by an address of the web.
+
+    >>> is_address("https://example.com/a.png"), is_address("data:image/png;base64,"), is_address("photo.png")
+    (True, False, False)
+    """
+    return isinstance(source, str) and ADDRESS.match(source) is not None
+
+
+def bytes_at(address: str) -> bytes:
+    """The content at an address of the web, of a size that a picture may have."""
+    from .addresses import fetched  # noqa: PLC0415 - its imports take long, and most models fetch nothing
+
+    return fetched(address, MOST_BYTES)
 
 
 def is_pillow(source: object) -> bool:

@@ -64,7 +64,7 @@ class ChatEncoder:
         check_messages(messages)
         if self.opened.images is None:
             return readable(messages), []
-        places, sources = without_pictures(messages)
+        places, sources = without_pictures(messages, fetches=self.opened.images.fetches)
         return readable(places, is_kept=is_place), self.encoder.read_pictures(sources)
 
     def ids_of(self, rendered: Rendered, images: Sequence[ReadImage]) -> list[int]:

@@ -80,6 +80,7 @@ class LoadOptions:
     prefix_folder_bytes: int = PREFIX_FOLDER
     whole_past: bool = False
     exact_history: bool = False
+    fetch_images: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
