@@ -2,9 +2,9 @@
 
     python benchmarks/images.py --work DIR [--kind smolvlm|qwen2_vl|gemma3] [--size HEIGHT WIDTH] [--rounds N]
 
-The weights are random, in the shapes of SmolVLM-256M (SigLIP of 93 million parameters, pictures of 512 x 512, 64 tokens), and of the
-vision parts of Qwen2-VL (pictures keep their shape) and Gemma 3 (896 x 896, 256 tokens) with a small decoder: speed depends on shapes
-alone. Rounds are interleaved; medians and the medians of ratios are printed. The machine should do nothing else meanwhile.
+The weights are random, in the shapes of SmolVLM-256M (SigLIP of 93 million parameters, pictures of 512 x 512, 64 tokens), and of
+the vision parts of Qwen2-VL (pictures keep their shape) and Gemma 3 (896 x 896, 256 tokens) with a small decoder: speed depends
+on shapes alone. Rounds are interleaved; medians and the medians of ratios are printed. The machine should do nothing else meanwhile.
 """
 
 from __future__ import annotations

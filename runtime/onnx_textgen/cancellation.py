@@ -9,12 +9,26 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Literal, TypeVar
+from typing import Literal, Protocol, TypeVar
 
 from .errors import OnnxTextgenError
 
 Reason = Literal["cancelled", "deadline"]
 T = TypeVar("T")
+WAKING_SECONDS = 0.05
+"""How often a call that waits for a lock looks whether it must end."""
+
+
+class Lock(Protocol):
+    """One of `threading`."""
+
+    def acquire(self, *, timeout: float) -> bool:
+        """Wait for the lock at most some seconds; returns whether it is held now."""
+        ...
+
+    def release(self) -> None:
+        """Let others have it."""
+        ...
 
 
 class Cancellation:
@@ -123,6 +137,17 @@ class CancelScope:
         finally:
             with self._lock:
                 self._stop = None
+
+    @contextlib.contextmanager
+    def holding(self, lock: Lock) -> Iterator[None]:
+        """Within the context, hold a lock; raises `InterruptedRunError` if the call must end before the lock is free."""
+        while not lock.acquire(timeout=WAKING_SECONDS):
+            if self.reason is not None:
+                raise InterruptedRunError(self.reason)
+        try:
+            yield
+        finally:
+            lock.release()
 
     def end_run(self) -> None:
         """End the run that is in progress."""

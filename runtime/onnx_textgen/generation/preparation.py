@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 from ..cancellation import CancelScope, InterruptedRunError
 from ..encoders.encoder import Encoded, Encoder
@@ -14,9 +14,6 @@ from ..inference.prefix_cache import PrefixStore
 from ..inference.prompt_engine import PromptEngine
 from ..kv_cache.snapshot import Origin
 from .request import Request
-
-WAKING_SECONDS = 0.05
-"""How often a request that waits for the encoder looks whether it must end."""
 
 
 class Preparation:
@@ -52,33 +49,30 @@ class Preparation:
 
     def read_source(self, request: Request, sources: Callable[[], Iterable[Encoded]]) -> None:
         """Let the encoder read the source of a text, unless it is that of another one."""
-        assert self.encoder is not None, "a decoder has no source"
-        wanted = tuple(request.continuation.source_ids)
-        with self.reading(request) as scope:
-            known = [*sources(), *([] if request.source is None else [request.source])]
-            request.source = next((each for each in known if each.token_ids == wanted), None) or self.encoder.encode(wanted, scope)
+        encoder, wanted = self.encoder, tuple(request.continuation.source_ids)
+        assert encoder is not None, "a decoder has no source"
+
+        def read(scope: CancelScope) -> None:
+            with scope.holding(self.lock):
+                known = [*sources(), *([] if request.source is None else [request.source])]
+                request.source = next((each for each in known if each.token_ids == wanted), None) or encoder.encode(wanted, scope)
+
+        self.before_prompt(request, read)
 
     def read_images(self, request: Request) -> None:
         """Compute the rows of the pictures in a prompt, unless they are known."""
-        with self.reading(request) as scope:
+
+        def read(scope: CancelScope) -> None:
             for image in request.continuation.images:
                 image.rows(scope)
 
-    @contextlib.contextmanager
-    def reading(self, request: Request) -> Iterator[CancelScope]:
-        """Within the context, read something for a request; that time counts as its prompt's.
+        self.before_prompt(request, read)
 
-        If the request has to end meanwhile, the context is left early, and the scheduler ends the request.
-        """
+    def before_prompt(self, request: Request, read: Callable[[CancelScope], None]) -> None:
+        """Read something; that time counts as the prompt's. If the request has to end meanwhile, the scheduler ends it."""
         start = time.perf_counter()
         scope = CancelScope(request.scope.cancel)  # another one: samples share theirs, and may be running
         scope.deadline = request.scope.deadline
-        with contextlib.suppress(InterruptedRunError), contextlib.ExitStack() as stack:
-            while not self.lock.acquire(timeout=WAKING_SECONDS):
-                if scope.reason is not None:
-                    break
-            else:
-                stack.callback(self.lock.release)
-            with scope.active():
-                yield scope
+        with contextlib.suppress(InterruptedRunError), scope.active():
+            read(scope)
         request.continuation.prefill_seconds += time.perf_counter() - start

@@ -76,9 +76,8 @@ class ImageReader:
         count = math.prod(grid) if grid else self.record.tokens
         if not 1 <= count <= MOST_IMAGE_TOKENS:
             raise ModelError(f"the picture has {count:,} rows, and from 1 to {MOST_IMAGE_TOKENS:,} are possible; take another")
-        image = ReadImage(digest, Unread(count, functools.partial(self.compute, given, count)), grid, self.record.row_break_ids)
-        self.rows.keep(image)
-        return self.rows.known(digest) or image
+        waiting = Unread(count, functools.partial(self.compute, given, count), sum(array.nbytes for array in given.values()))
+        return self.rows.keep(ReadImage(digest, waiting, grid, self.record.row_break_ids))
 
     def grid_of(self, given: Mapping[str, Numbers]) -> Grid:
         """Tokens down and across, which are the dimensions that vary in what the vision part takes."""
@@ -93,7 +92,7 @@ class ImageReader:
 
     def compute(self, given: Mapping[str, Numbers], count: int, scope: CancelScope) -> Rows:
         """Compute the rows [count, width] of a picture by the vision part."""
-        with self.lock:  # one at a time: each run uses all threads
+        with scope.holding(self.lock):  # one at a time: each run uses all threads
             (rows,) = run_once(self.vision, [IMAGE_ROWS], given, scope, doing="read a picture")
         found = np.asarray(rows, np.float32)
         if found.size != count * self.rows.width:

@@ -42,6 +42,8 @@ class Unread:
     count: int
     compute: Callable[[CancelScope], Rows]
     """Raises `ModelError`, and `InterruptedRunError` if the scope ends it."""
+    held_bytes: int = 0
+    """Of what it holds until then."""
 
     def __len__(self) -> int:
         return self.count
@@ -67,10 +69,15 @@ class ReadImage:
     def rows(self, scope: CancelScope = UNCANCELLED) -> Rows:
         """Its rows [tokens, width], computed at the first call; raises as `Unread.compute` does."""
         if isinstance(self._rows, Unread):
-            with self.lock:
+            with scope.holding(self.lock):
                 if isinstance(self._rows, Unread):
                     self._rows = self._rows.compute(scope)
         return self._rows
+
+    def held_bytes(self, width: int) -> int:
+        """Bytes that it holds, or will once its rows of this width are computed, if these are more."""
+        own = self.count * width * np.dtype(np.float32).itemsize
+        return max(own, self._rows.held_bytes) if isinstance(self._rows, Unread) else own
 
 
 def ids_of(digest: bytes, rows: int) -> tuple[int, ...]:
@@ -116,10 +123,14 @@ class ImageRows:
             self.keep(found)
         return found
 
-    def keep(self, image: ReadImage) -> None:
-        """Make a picture known, and forget those that were not used for longest."""
+    def keep(self, image: ReadImage) -> ReadImage:
+        """Make a picture known, and forget those that were not used for longest; returns the known one of its digest.
+
+        There is never a second one, whose rows would be computed again.
+        """
         with self.lock:
-            self.kept[image.digest] = self.living[image.digest] = image
+            image = self.living.setdefault(image.digest, image)
+            self.kept[image.digest] = image
             self.kept.move_to_end(image.digest)
             self.gaps[image.ids[-1]] = image.gap
             while len(self.gaps) > MOST_GAPS:
@@ -127,11 +138,12 @@ class ImageRows:
             self.by_id.update(dict.fromkeys((each for each in image.ids if each < 0), image))
             while len(self.kept) > 1 and (len(self.kept) > KEPT_IMAGES or self.kept_bytes > KEPT_BYTES):
                 self.kept.popitem(last=False)
+        return image
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes of the rows that are kept, computed or not."""
-        return sum(each.count for each in self.kept.values()) * self.width * np.dtype(np.float32).itemsize
+        """Bytes that the pictures hold which are kept."""
+        return sum(each.held_bytes(self.width) for each in self.kept.values())
 
     def clear(self) -> None:
         """Forget all pictures that no request uses."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -36,19 +37,24 @@ class Slow:
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> tuple[Model, Slow]:
     model, ends = onnx_textgen.load("digits", threads=1, device="cpu"), Slow()
+    slow_down(model, ends, monkeypatch)
+    return model, ends
+
+
+def slow_down(model: Model, ends: Slow, monkeypatch: pytest.MonkeyPatch) -> None:
     reader = model._encoder.opened.images
     assert reader is not None
     whole = reader.vision
     monkeypatch.setattr(reader, "vision", SimpleNamespace(ort=ends, inputs=whole.inputs, outputs=whole.outputs))
-    return model, ends
 
 
-def picture() -> Any:
-    return np.full((40, 40, 3), 200, np.uint8)
+def picture(seed: int = 0) -> Any:
+    return np.full((40, 40, 3), 200 + seed, np.uint8)
 
 
-def question() -> list[dict[str, Any]]:
-    return [{"role": "user", "content": [{"type": "image", "image": picture()}, {"type": "text", "text": "What number is this?"}]}]
+def question(seed: int = 0) -> list[dict[str, Any]]:
+    parts = [{"type": "image", "image": picture(seed)}, {"type": "text", "text": "What number is this?"}]
+    return [{"role": "user", "content": parts}]
 
 
 def test_a_prompt_is_counted_before_its_pictures_are_read(slow: tuple[Model, Slow]) -> None:
@@ -88,6 +94,54 @@ def test_texts_of_others_go_on(slow: tuple[Model, Slow]) -> None:
     finally:
         cancel.cancel()
         thread.join()
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_limit_of_time_holds_while_another_picture_is_read(slow: tuple[Model, Slow], seed: int) -> None:
+    model, ends = slow
+    cancel = Cancellation()
+    thread = threading.Thread(target=lambda: model.chat(question(), cancel=cancel, **OPTIONS))
+    thread.start()
+    ends.begun.wait()
+    start = time.monotonic()
+    found = model.chat(question(seed), max_time=0.2, **OPTIONS)  # the same picture, and another one
+    assert time.monotonic() - start < LONG / 2 and found.generation.finish_reason == "deadline"
+    cancel.cancel()
+    thread.join()
+
+
+def test_a_text_does_not_wait_for_a_picture_where_prefixes_are_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, ends = onnx_textgen.load("digits", threads=1, device="cpu", prefix_folder=tmp_path), Slow()
+    slow_down(model, ends, monkeypatch)
+    cancel = Cancellation()
+    thread = threading.Thread(target=lambda: model.chat(question(), cancel=cancel, **OPTIONS))
+    thread.start()
+    ends.begun.wait()
+    start = time.monotonic()
+    assert model.generate("1 2 3", ignore_eos=True, **OPTIONS).token_ids
+    assert time.monotonic() - start < LONG / 2 and thread.is_alive()
+    cancel.cancel()
+    thread.join()
+
+
+def test_a_picture_that_two_requests_read_at_once_is_one() -> None:
+    model = onnx_textgen.load("digits", threads=1, device="cpu")
+    reader = model._encoder.opened.images
+    assert reader is not None
+    barrier, own, found = threading.Barrier(2), reader.processor, list[object]()
+
+    def run(*given: Any) -> Any:
+        barrier.wait(5)
+        return own.ort.run(*given)
+
+    reader.processor = SimpleNamespace(ort=SimpleNamespace(run=run), inputs=own.inputs, outputs=own.outputs)  # type: ignore[assignment]
+    threads = [threading.Thread(target=lambda: found.append(reader.read(picture()))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    one, other = found
+    assert one is other is reader.rows.image(one.ids[0])  # type: ignore[attr-defined]
 
 
 def test_a_picture_whose_reading_was_ended_is_read_later(slow: tuple[Model, Slow], monkeypatch: pytest.MonkeyPatch) -> None:
