@@ -4,7 +4,7 @@
 
 The weights are random, in the shapes of SmolVLM-256M (SigLIP of 93 million parameters, pictures of 512 x 512, 64 tokens), and of
 the vision parts of Qwen2-VL (pictures keep their shape) and Gemma 3 (896 x 896, 256 tokens) with a small decoder: speed depends
-on shapes alone. Rounds are interleaved; medians and the medians of ratios are printed. The machine should do nothing else meanwhile.
+on shapes alone. Rounds are interleaved; medians, and medians of ratios, are printed. The machine should do nothing else.
 """
 
 from __future__ import annotations

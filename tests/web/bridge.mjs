@@ -29,7 +29,7 @@ const floats = (text) => new Float32Array(Uint8Array.from(Buffer.from(text, "bas
 const withSeed = (options) => ("seed" in options ? { ...options, seed: BigInt(options.seed) } : options);
 /** A message whose pictures are given by their handles. */
 const withPictures = (message) => {
-  if (!Array.isArray(message.content)) return message;
+  if (!Array.isArray(message?.content)) return message;
   return { ...message, content: message.content.map((part) => ("image" in part ? { ...part, image: handles[part.image] } : part)) };
 };
 const fileOf = (folder) => async (name) => {
@@ -152,6 +152,18 @@ const functions = {
   picture: async (handle, { data, width, height }) =>
     keep(await handles[handle].readPicture({ data: Uint8Array.from(Buffer.from(data, "base64")), width, height })),
   ids: (handle) => handles[handle].ids,
+  /** The same picture twice at once. */
+  pictures_at_once: async (handle, { data, width, height }) => {
+    const given = { data: Uint8Array.from(Buffer.from(data, "base64")), width, height };
+    const [one, other] = await Promise.all([handles[handle].readPicture(given), handles[handle].readPicture(given)]);
+    return one === other && handles[handle].decoder.pictures.of(one.ids[0]) === one;
+  },
+  /** The same model with another chat template, or another expansion. */
+  changed: (handle, template, images = {}) => {
+    const { manifest, decoder, tokenizer, chatTemplate } = handles[handle];
+    const other = { ...manifest, images: { ...manifest.images, ...images } };
+    return keep(new textgen.Model(other, decoder, tokenizer, template ?? chatTemplate, jinja));
+  },
   golden: (handle, isExact = false) => textgen.replayGolden(handles[handle], isExact),
   close: (handle) => handles[handle].close(),
 };

@@ -108,6 +108,59 @@ def test_models_of_text_and_forgotten_pictures_say_so(node: Node, digits: int) -
         node.call("encode_chat", digits, [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "?"}]}])
 
 
+STRICT = (
+    "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('take turns') }}"
+    "{% endif %}<|{{ m.role }}|>{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}"
+    "{% if p.type == 'image' %}<image>{% else %}{{ p.text }}{% endif %}{% endfor %}{% endif %}<|end|>{% endfor %}<|assistant|>"
+)
+PLAIN = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}<|end|>{% endfor %}<|assistant|>"
+
+
+@pytest.mark.parametrize("template", [STRICT, PLAIN])
+def test_other_templates_get_what_python_gives_them(template: str, node: Node, digits: int, model: onnx_textgen.Model) -> None:
+    images = model.generator.opened.images
+    theirs = onnx_textgen.Model(model.folder, model.manifest, model.graph, chat_template=template, images=images)
+    here = int(node.call("changed", digits, template))
+    pictures = [pixels("3"), pixels("4")]
+    handles = [read(node, digits, each) for each in pictures]
+
+    def chat(images: list[Any]) -> list[dict[str, Any]]:
+        return [{"role": "system", "content": "Be brief."}, *asked(images[0]), *asked(images[1], "And this?")]
+
+    ours = node.call("encode_chat", here, chat(handles))
+    assert [max(each, -1) for each in ours] == [max(each, -1) for each in theirs.encode_chat(chat(pictures))]
+    rows = [each for each in ours if each < 0]
+    assert rows == [*node.call("ids", handles[0]), *node.call("ids", handles[1])]
+
+
+def test_a_chat_may_have_more_pictures_than_are_kept(node: Node, digits: int) -> None:
+    handles = [read(node, digits, noise(8, 8, seed)) for seed in range(20)]
+    content = [*({"type": "image", "image": each} for each in handles[:15]), {"type": "text", "text": "?"}]
+    ids = node.call("encode_chat", digits, [{"role": "user", "content": content}])
+    assert sum(each < 0 for each in ids) == 15 * 64
+    assert node.call("generate", digits, ids, {"temperature": 0, "max_new_tokens": 2})["chunks"]
+
+
+def test_a_picture_that_is_read_twice_at_once_is_one(node: Node, digits: int) -> None:
+    picture = noise(9, 9, 3)
+    given = {"data": base64.b64encode(picture.tobytes()).decode(), "height": 9, "width": 9}
+    assert node.call("pictures_at_once", digits, given)
+
+
+def test_what_is_no_chat_gets_a_line_and_an_expansion_is_no_pattern(node: Node, digits: int) -> None:
+    with pytest.raises(NodeError, match="message 0 is no object"):
+        node.call("encode_chat", digits, [None])
+    other = int(node.call("changed", digits, None, {"expansion": "$&" + "<image>" * 64 + "$$"}))
+    ids = node.call("encode_chat", other, asked(read(node, digits, pixels("5"))))
+    assert sum(each < 0 for each in ids) == 64
+
+
+def test_text_that_looks_like_the_place_of_a_picture_is_text(node: Node, digits: int, model: onnx_textgen.Model) -> None:
+    question = "What does <image> mean?"
+    ids = node.call("encode_chat", digits, asked(read(node, digits, pixels("5")), question))
+    assert [max(each, -1) for each in ids] == [max(each, -1) for each in model.encode_chat(asked(pixels("5"), question))]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("length", [0, 3, 40, 112, 124, 127, 230])
 def test_no_part_of_a_prompt_cuts_a_picture_that_is_read_both_ways(

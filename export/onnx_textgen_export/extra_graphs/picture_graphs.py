@@ -19,14 +19,15 @@ from onnx_textgen.package.manifest import (
     EMBED_GRAPH,
     GRAPH,
     IMAGE_PROCESSOR_GRAPH,
+    MERGED,
     SHARED_FOLDER,
     VISION_ENCODER_GRAPH,
     VISION_GRAPH,
 )
 
 from ..passes.graph.linear import shared_constant
-from .both_ways import Nodes
-from .shared_graph import MERGED, for_others, refer_from
+from .nodes import Nodes
+from .shared_graph import for_others, refer_from
 
 PIXELS, FEATURES, EMBEDS = "pixel_values", "image_features", "inputs_embeds"
 FLOAT, WHOLE = ir.DataType.FLOAT, ir.DataType.INT64
@@ -60,11 +61,6 @@ def rows_of(graph: ir.Graph) -> int:
 def value_of(name: str, shape: list[int | str], dtype: ir.DataType = FLOAT) -> ir.Value:
     """An input of a graph."""
     return ir.Value(name=name, shape=ir.Shape(shape), type=ir.TensorType(dtype))
-
-
-def model_of(graph: ir.Graph, like: ir.Model) -> ir.Model:
-    """A model of a graph."""
-    return ir.Model(graph, ir_version=like.ir_version, producer_name=like.producer_name)
 
 
 def take_embeddings(graph: ir.Graph, width: int) -> None:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from onnx_textgen.backends.signature import IMAGE_EMBEDS, POSITION_OFFSETS
-from onnx_textgen.package.manifest import GRAPH, SHARED_FOLDER, SHARED_NAMES
+from onnx_textgen.package.manifest import GRAPH, MERGED, SHARED_FOLDER, SHARED_NAMES
 
 from ..passes.graph.linear import add_constant, sizes_of
 from ..passes.order import Settings, is_float16
@@ -23,8 +23,6 @@ from ..sources.source import Source
 from ..tokenization.text_assets import TextAssets
 from .value_types import forget_types
 
-MERGED = "decoder_model_merged"
-"""How transformers.js calls a decoder that takes embeddings."""
 SYMBOLS = {"new": "sequence_length", "total_length": "total_sequence_length"}
 """Names for lengths of inputs, as transformers.js and onnxruntime-genai use them."""
 

@@ -34,7 +34,7 @@ from ..huggingface.probed_model import attention_as
 from ..layers.encoder_attention import OWN
 from ..passes.quantization.rounding import Roundings
 from ..proof.measures import TOLERANCES, Scenario, compare
-from ..proof.other_graphs import LEAVE_OUT, open_unpacked
+from ..proof.other_graphs import check_equal, open_unpacked
 from ..proof.same_weights import in_float32, opened_for_proof
 from ..proof.scenarios import feed_in_pieces, feed_ragged
 from ..sources.source import Source
@@ -51,6 +51,8 @@ ALIKE = 0.05
 GREEDY_TOKENS = 48
 LARGER = (640, 520)
 """Of a picture with more lines and columns than those by which the formulas of grids were found."""
+STEPS = 3
+"""Tokens after a prompt with a picture, which are fed one by one."""
 FEW = 9
 """Text tokens around pictures."""
 
@@ -133,29 +135,23 @@ class ImageProof:
             own = self.reader_of(folder)
             image = own.read_pixels(pixels)
             ids = np.array([[*one, *image.ids, *two]])
-            whole = Decoder(open_session(folder / GRAPH, device="cpu"), self.source.geometry, images=own.rows)
-            (want,) = whole.feed(ids[0].tolist())
             embed, vision = (open_session(folder / name, device="cpu").ort for name in (EMBED_GRAPH, VISION_ENCODER_GRAPH))
             (rows,) = vision.run(None, {PIXELS: pixels.transpose(2, 0, 1)[None].astype(np.float32)})
             (given,) = embed.run(None, {"input_ids": np.where(ids < 0, self.record.token_id, ids)})
             given[ids < 0] = np.pad(image.rows(), ((0, 0), (1, 0)), constant_values=NO_ID)
-            found = [
-                (VISION_ENCODER_GRAPH, rows[0], given[ids < 0], ALIKE),
-                (
-                    decoder,
-                    logits_after(open_session(folder / decoder, device="cpu"), given),
-                    want,
-                    TOLERANCES[arithmetic].logits_error,
-                ),
-            ]
+            check_equal(VISION_ENCODER_GRAPH, rows[0], given[ids < 0], ALIKE)
+
+            def logits_of(session: OnnxRuntimeSession) -> Logits:
+                decoder = Decoder(session, self.source.geometry, images=own.rows)
+                first, *steps = parts_of(ids[0].tolist())
+                return np.concatenate([decoder.feed(first), *(decoder.feed(each) for each in steps)])
+
+            want, limit = logits_of(open_session(folder / GRAPH, device="cpu")), TOLERANCES[arithmetic].logits_error
+            check_equal(decoder, logits_after(open_session(folder / decoder, device="cpu"), given), want, limit)
             if (wasm := folder / WASM_GRAPH).exists():
                 with in_float32(folder / GRAPH) as session:
-                    (want,) = Decoder(session, self.source.geometry, images=own.rows).feed(ids[0].tolist())
-                found.append((WASM_GRAPH, logits_after(open_unpacked(wasm), given), want, TOLERANCES["fp32"].logits_error))
-        for name, got, expected, limit in found:
-            error = float(np.abs(got - expected).max() / np.abs(expected).max())
-            if not error <= limit:
-                raise ExportError(f"{name} differs from the package's graph ({error:.1e}), so nothing was written; {LEAVE_OUT}")
+                    want = logits_of(session)
+                check_equal(WASM_GRAPH, logits_after(open_unpacked(wasm), given), want, TOLERANCES["fp32"].logits_error)
 
     @property
     def width(self) -> int:
@@ -252,14 +248,27 @@ class ImageProof:
         return len(made)
 
 
+def parts_of(tokens: Any) -> list[Any]:  # noqa: ANN401 - a list, or an array along its first axis
+    """A prompt, and its last tokens one by one."""
+    return [tokens[:-STEPS], *(tokens[place : place + 1] for place in range(len(tokens) - STEPS, len(tokens)))]
+
+
 def logits_after(session: OnnxRuntimeSession, given: npt.NDArray[np.float32]) -> Logits:
-    """Logits [vocabulary] of a decoder that takes embeddings [1, tokens, width], after these."""
-    feeds: dict[str, npt.NDArray[Any]] = {EMBEDS: given, "attention_mask": np.ones(given.shape[:2], np.int64)}
-    for each in session.ort.get_inputs():
-        if each.name not in feeds:
-            sizes = [size if isinstance(size, int) else 0 for size in each.shape[1:]]
-            feeds[each.name] = np.zeros([1, *sizes], np.float16 if "float16" in each.type else np.float32)
-    return np.asarray(session.ort.run(["logits"], feeds)[0][0, -1], np.float32)
+    """Logits [1 + STEPS, vocabulary] of a decoder that takes embeddings [1, tokens, width], after these parts of them."""
+    pasts = [each for each in session.ort.get_inputs() if each.name.startswith("past_")]
+    cache = {
+        each.name: np.zeros(
+            [1, *(size if isinstance(size, int) else 0 for size in each.shape[1:])], np.float16 if "16" in each.type else np.float32
+        )
+        for each in pasts
+    }
+    names, found, fed = ["logits", *(each.name.replace("past_key_values", "present") for each in pasts)], list[Logits](), 0
+    for part in parts_of(given[0]):
+        fed += len(part)
+        logits, *presents = session.ort.run(names, cache | {EMBEDS: part[None], "attention_mask": np.ones((1, fed), np.int64)})
+        cache = {each.name: present for each, present in zip(pasts, presents, strict=True)}
+        found.append(np.asarray(logits[0, -1], np.float32))
+    return np.stack(found)
 
 
 def seen_by(images: Images, reads: Sequence[Read], pictures: Sequence[Pixels]) -> list[Seen]:

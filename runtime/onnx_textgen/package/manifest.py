@@ -44,6 +44,8 @@ WASM_GRAPH = "onnx/model_wasm.onnx"
 """The graph that other runtimes open, with weights that are unpacked to float32 once, when it is opened."""
 SHARED_NAMES: dict[str, str] = {"fp32": "", "fp16": "_fp16", "int8": "_quantized", "int4": "_q4"}
 """How transformers.js calls a precision in the names of files; int4 with activations in float16 is `_q4f16`."""
+MERGED = "decoder_model_merged"
+"""How transformers.js calls a decoder that takes embeddings, or follows an encoder."""
 EMBED_GRAPH, VISION_ENCODER_GRAPH = "onnx/embed_tokens.onnx", "onnx/vision_encoder.onnx"
 """The graphs by which transformers.js reads pictures, besides the decoder that takes embeddings."""
 VISION_WEIGHTS = f"{VISION_ENCODER_GRAPH}_data"

@@ -32,6 +32,7 @@ export class ChatPane {
   /** Begin a new conversation. */
   clear() {
     this.messages = [];
+    for (const { src } of this.log.querySelectorAll("img")) if (src.startsWith("blob:")) URL.revokeObjectURL(src);
     this.show();
   }
 
@@ -43,9 +44,10 @@ export class ChatPane {
   /** Add what the reader says. @param {string} text @param {readonly Chosen[]} pictures */
   say(text, pictures) {
     const images = pictures.map(({ pixels }) => /** @type {const} */ ({ type: "image", image: pixels }));
-    this.messages.push({ role: "user", content: images.length ? [...images, { type: "text", text }] : text });
+    const words = text ? [/** @type {const} */ ({ type: "text", text })] : [];
+    this.messages.push({ role: "user", content: images.length ? [...images, ...words] : text });
     if (this.messages.length === 1) this.log.replaceChildren();
-    const said = make("p", { class: "said" }, ...pictures.map(({ url }) => pictureView(url)), text);
+    const said = make("p", { class: "said" }, ...pictures.map(pictureView), text);
     this.log.append(make("article", { class: "turn user", "aria-label": "You" }, said));
     this.follows = true;
     this.follow();

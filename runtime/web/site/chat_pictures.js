@@ -8,12 +8,18 @@ import { get, make } from "./view.js";
 /** Pixels of a picture; a larger one is made smaller first, as the page holds four bytes for each. */
 const MOST_PIXELS = 2 ** 22;
 
-/** @typedef {{ pixels: Pixels, url: string }} Chosen a picture, and an address for an element that shows it */
+/** @typedef {{ pixels: Pixels, url: string, name: string }} Chosen a picture, and an address for an element that shows it */
 
 export class ChatPictures {
-  /** @param {(problem: string) => void} fail tells why a file could not be read */
-  constructor(fail) {
+  /**
+   * @param {(problem: string) => void} fail tells why a file could not be read
+   * @param {() => void} changed called when files are being read, and when they were
+   */
+  constructor(fail, changed) {
     this.fail = fail;
+    this.changed = changed;
+    /** Files that are being read; a message waits for them. */
+    this.reading = 0;
     /** @type {Chosen[]} */
     this.chosen = [];
     this.shown = get("pictures", HTMLElement);
@@ -26,7 +32,9 @@ export class ChatPictures {
     });
     const chat = get("chat", HTMLElement);
     chat.addEventListener("paste", (event) => this.take(event, event.clipboardData));
-    chat.addEventListener("dragover", (event) => event.preventDefault());
+    chat.addEventListener("dragover", (event) => {
+      if (event.dataTransfer?.types.includes("Files")) event.preventDefault(); // else the browser would open a file that is dropped
+    });
     chat.addEventListener("drop", (event) => this.take(event, event.dataTransfer));
   }
 
@@ -37,22 +45,26 @@ export class ChatPictures {
 
   /** Add the pictures of a paste or a drop; other content goes its usual way. @param {Event} event @param {DataTransfer | null} given */
   take(event, given) {
-    const files = [...(given?.files ?? [])].filter(({ type }) => type.startsWith("image/"));
-    if (!files.length || this.button.hidden) return;
+    if (!given?.files.length) return;
     event.preventDefault();
-    void this.add(files);
+    if (!this.button.hidden) void this.add([...given.files].filter(({ type }) => type.startsWith("image/")));
   }
 
   /** @param {readonly File[]} files */
   async add(files) {
+    this.reading++;
+    this.changed();
     for (const file of files) {
       try {
-        this.chosen.push({ pixels: await pixelsOf(file), url: URL.createObjectURL(file) });
+        const pixels = await pixelsOf(file);
+        this.chosen.push({ pixels, url: URL.createObjectURL(file), name: file.name });
+        this.show();
       } catch (error) {
         this.fail(`${file.name} cannot be read as a picture (${firstLine(error)}); take a PNG, JPEG or WebP`);
       }
     }
-    this.show();
+    this.reading--;
+    this.changed();
   }
 
   show() {
@@ -60,10 +72,11 @@ export class ChatPictures {
       ...this.chosen.map((each, place) => {
         const remove = make("button", { type: "button", class: "quiet", "aria-label": `Remove picture ${place + 1}` }, "×");
         remove.addEventListener("click", () => {
-          this.chosen.splice(place, 1);
+          for (const { url } of this.chosen.splice(place, 1)) URL.revokeObjectURL(url);
           this.show();
+          this.button.focus();
         });
-        return make("span", { class: "picture" }, pictureView(each.url), remove);
+        return make("span", { class: "picture" }, pictureView(each), remove);
       }),
     );
     this.shown.hidden = !this.chosen.length;
@@ -78,8 +91,8 @@ export class ChatPictures {
   }
 }
 
-/** An element that shows a picture. @param {string} url */
-export const pictureView = (url) => make("img", { src: url, alt: "Your picture" });
+/** An element that shows a picture. @param {Chosen} picture */
+export const pictureView = ({ url, name }) => make("img", { src: url, alt: name });
 
 /**
  * The pixels of a file, turned as it says; what is transparent is white.

@@ -30,7 +30,10 @@ export class Chatting {
     this.retry = get("retry", HTMLButtonElement);
     this.system = get("system", HTMLTextAreaElement);
     this.status = get("chat-status", HTMLElement);
-    this.pictures = new ChatPictures((problem) => this.status.replaceChildren(problem));
+    this.pictures = new ChatPictures(
+      (problem) => this.status.replaceChildren(problem),
+      () => this.setState(run.isReady, !this.stop.hidden),
+    );
     this.pictures.offer(site.vision !== null);
     this.send.addEventListener("click", () => this.say());
     this.stop.addEventListener("click", () => run.stop());
@@ -60,7 +63,7 @@ export class Chatting {
 
   /** Enable what can be pressed now. @param {boolean} isReady @param {boolean} isRunning */
   setState(isReady, isRunning) {
-    this.send.disabled = !isReady;
+    this.send.disabled = !isReady || this.pictures.reading > 0;
     this.send.hidden = isRunning;
     this.stop.hidden = !isRunning;
     this.fresh.disabled = isRunning || !this.pane.messages.length;
@@ -76,7 +79,7 @@ export class Chatting {
   /** Send the message, and have it answered. */
   say() {
     const text = this.message.value.trim();
-    if (!text) return;
+    if (!text && !this.pictures.chosen.length) return;
     this.message.value = "";
     this.fit();
     this.pane.say(text, this.pictures.taken());

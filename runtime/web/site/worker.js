@@ -105,17 +105,18 @@ function write({ prompt, options }, call) {
  */
 async function chat({ messages, options, marks }, call) {
   const read = [];
-  for (const message of messages) read.push(await withPictures(message));
+  for (const message of messages) read.push(await withPictures(message, call.signal));
   const prompt = opened().renderChat(read).trimEnd();
   if (marks.thinking?.open.some((mark) => prompt.endsWith(mark.trim()))) call.report({ text: "", isThinking: true });
   return generate(opened().encodeChat(read), options, call);
 }
 
-/** A message whose pictures are read. @param {Message} message */
-async function withPictures(message) {
+/** A message whose pictures are read. @param {Message} message @param {AbortSignal} signal */
+async function withPictures(message, signal) {
   if (typeof message.content === "string") return message;
   const content = [];
   for (const part of message.content) {
+    if (signal.aborted) throw new Error("stopped by you, while pictures were read");
     content.push(part.type === "image" ? { ...part, image: await opened().readPicture(part.image) } : part);
   }
   return { ...message, content };

@@ -5,7 +5,7 @@
 import { Decoder, openSession } from "./inference/decoder.js";
 import { OptionError, PackageError, PromptError, TemplateError, shown } from "./errors.js";
 import { Pictures } from "./images/pictures.js";
-import { picturesIn, placed, placesIn } from "./images/in_messages.js";
+import { asText, countIn, placed, placesIn, unmarked, withoutPictures } from "./images/in_messages.js";
 import { VISION_GRAPH, decoderGraph, sessionOptions, weightsOf } from "./package/graphs.js";
 import { Package } from "./package/package.js";
 import { fitted } from "./chat/fitting.js";
@@ -49,7 +49,8 @@ export class Model {
     this.tokenizer = tokenizer;
     this.chatTemplate = chatTemplate;
     this.jinja = jinja;
-    this.plainContent = tokenizer && chatTemplate !== null ? new PlainContent(tokenizer, chatTemplate) : null;
+    const others = manifest.images ? [manifest.images.placeholder] : [];
+    this.plainContent = tokenizer && chatTemplate !== null ? new PlainContent(tokenizer, chatTemplate, others) : null;
     this.isBusy = false;
   }
 
@@ -109,26 +110,36 @@ export class Model {
    */
   encodeChat(messages, inputs = {}) {
     const tokenizer = this.needTokenizer();
+    const { images } = this.manifest;
+    checkMessages(messages);
+    const { places, pictures } = withoutPictures(messages);
     const encoded = (/** @type {readonly string[]} */ pieces) =>
       pieces.flatMap((text) => [...tokenizer.encode(text, { addSpecialTokens: false })]);
-    const pictures = picturesIn(messages);
-    const { images } = this.manifest;
-    if (!pictures.length || !images) return encoded(this.renderedPieces(messages, inputs));
-    const whole = (/** @type {readonly string[]} */ pieces) => pieces.map((text) => text.replaceAll(images.placeholder, images.expansion));
-    return placed(encoded(whole(this.piecesWithPlaces(messages, inputs, pictures.length, images.placeholder))), pictures, images);
+    if (!pictures.length || !images) return encoded(this.renderedPieces(places, inputs).pieces);
+    const { pieces, numbers } = this.piecesWithPlaces(places, inputs, images.placeholder);
+    const whole = pieces.map((text) => text.replaceAll(images.placeholder, () => images.expansion));
+    return placed(encoded(whole), numbers.map((number) => /** @type {Picture} */ (pictures[number])), images);
   }
 
   /**
-   * The pieces of a chat with a placeholder for each of its pictures; raises `TemplateError` for a template that writes others.
+   * The pieces of a chat with the placeholder for each of its pictures, and the numbers of these in the order of the text; raises
+   * `TemplateError` for a template that does not write them all.
    * @param {readonly object[]} messages
    * @param {Omit<ChatInputs, "bosToken" | "eosToken">} inputs
-   * @param {number} count
    * @param {string} placeholder
    */
-  piecesWithPlaces(messages, inputs, count, placeholder) {
-    const pieces = this.renderedPieces(messages, inputs);
-    if (placesIn(pieces, placeholder) === count) return pieces;
-    throw new TemplateError(`the chat template writes ${placeholder} for ${placesIn(pieces, placeholder)} of ${count} pictures`);
+  piecesWithPlaces(messages, inputs, placeholder) {
+    const all = placesIn(messages);
+    try {
+      const { pieces, order } = this.renderedPieces(messages, inputs);
+      const numbers = placesIn(order);
+      if (numbers.length === all.length && countIn(pieces, placeholder) === all.length) return { pieces, numbers };
+    } catch (error) {
+      if (!(error instanceof TemplateError)) throw error; // a template that takes texts alone may refuse parts
+    }
+    const { pieces, numbers } = unmarked(this.renderedPieces(asText(readable(messages)), inputs).pieces, placeholder);
+    if (countIn(pieces, placeholder) === all.length && new Set(numbers).size === all.length) return { pieces, numbers };
+    throw new TemplateError("the chat template does not write the places of all pictures; put them into messages of the user");
   }
 
   /**
@@ -137,11 +148,16 @@ export class Model {
    * @param {Omit<ChatInputs, "bosToken" | "eosToken">} inputs
    */
   renderChat(messages, inputs = {}) {
-    return this.renderedPieces(messages, inputs).join("");
+    checkMessages(messages);
+    const { places, pictures } = withoutPictures(messages);
+    const { images } = this.manifest;
+    const { pieces } = pictures.length && images ? this.piecesWithPlaces(places, inputs, images.placeholder) : this.renderedPieces(places, inputs);
+    return pieces.join("");
   }
 
   /**
-   * A chat in pieces that are encoded each by itself, so that what messages contain is no control token.
+   * A chat in pieces that are encoded each by itself, so that what messages contain is no control token, and the messages in the
+   * order in which they were written.
    * @param {readonly object[]} messages
    * @param {Omit<ChatInputs, "bosToken" | "eosToken">} inputs
    */
@@ -156,12 +172,24 @@ export class Model {
       bosToken: bosId === null ? "" : tokenizer.piece(bosId),
       eosToken: eosIds.length ? tokenizer.piece(eosIds[0]) : "",
     };
-    /** @type {(marked: readonly object[], others: typeof inputs) => string} */
-    const render = (marked, others) =>
-      fitted((order, tools) => renderChat(this.jinja, template, order, { ...others, ...tokens, tools }), marked, others.tools);
-    checkMessages(messages);
     const texts = readable(messages);
-    return this.plainContent ? this.plainContent.rendered(render, texts, inputs) : [render(texts, inputs)];
+    /** By a text that was written, the messages. @type {Map<string, readonly object[]>} */
+    const written = new Map();
+    /** @type {readonly object[]} */
+    let order = texts;
+    /** @type {(marked: readonly object[], others: typeof inputs) => string} */
+    const render = (marked, others) => {
+      const write = (/** @type {readonly object[]} */ each, /** @type {typeof inputs.tools} */ tools) => {
+        const text = renderChat(this.jinja, template, each, { ...others, ...tokens, tools });
+        written.set(text, each);
+        return text;
+      };
+      const found = fitted(write, marked, others.tools);
+      order = written.get(found) ?? order;
+      return found;
+    };
+    const pieces = this.plainContent ? this.plainContent.rendered(render, texts, inputs) : [render(texts, inputs)];
+    return { pieces, order };
   }
 
   /** The tokenizer; raises `PackageError` if the package has none. */
@@ -176,8 +204,11 @@ export class Model {
 
   /** Free the cache and the session. */
   async close() {
-    await this.decoder.pictures?.close();
-    await this.decoder.close();
+    try {
+      await this.decoder.pictures?.close();
+    } finally {
+      await this.decoder.close();
+    }
   }
 }
 

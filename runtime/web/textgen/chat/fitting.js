@@ -98,7 +98,10 @@ function systemInUser(messages) {
 
 /** Two messages as one, with all that either has. @param {Message} first @param {Message} second @returns {Message} */
 function joined(first, second) {
-  const content = [first["content"], second["content"]].map(textOf).filter(Boolean).join("\n\n");
+  const contents = [first["content"], second["content"]];
+  const content = contents.some(Array.isArray)
+    ? contents.filter(Boolean).flatMap((each) => (Array.isArray(each) ? each : [{ type: "text", text: textOf(each) }]))
+    : contents.map(textOf).filter(Boolean).join("\n\n");
   const calls = [first["tool_calls"], second["tool_calls"]].filter(Array.isArray).flat();
   return { ...first, ...second, content, ...(calls.length ? { tool_calls: calls } : {}) };
 }

@@ -3,7 +3,7 @@
  */
 
 import { TemplateError, shown } from "../errors.js";
-import { isPicture } from "../images/in_messages.js";
+import { isPlace } from "../images/in_messages.js";
 
 /** Where parts of all wire formats have their text. */
 const TEXT_KEYS = ["text", "refusal"];
@@ -41,8 +41,8 @@ export function textOf(content) {
 
 /** A content with pictures that were read, in parts as templates know them; any other as text. @param {unknown} content */
 function contentOf(content) {
-  if (!Array.isArray(content) || !content.some(isPicture)) return textOf(content);
-  return content.map((part) => (isPicture(part) ? { type: "image" } : { type: "text", text: textOf([part]) }));
+  if (!Array.isArray(content) || !content.some(isPlace)) return textOf(content);
+  return content.map((part) => (isPlace(part) ? part : { type: "text", text: textOf([part]) }));
 }
 
 /**
@@ -59,7 +59,7 @@ export function readable(messages) {
   const answered = given.findLastIndex((message) => message["role"] === "assistant");
   return given.map(({ function_call: called, ...message }, place) => {
     const { role, content } = message;
-    const unread = Array.isArray(content) ? content.filter((part) => textIn(part) === undefined && !isPicture(part)) : [];
+    const unread = Array.isArray(content) ? content.filter((part) => textIn(part) === undefined && !isPlace(part)) : [];
     if (unread.length && place > answered && role === "user") {
       const what = "the models here read text, and pictures that `Model.readPicture` returned";
       throw new TemplateError(`${what}; found a part of the type ${shown(unread[0]?.type)}; leave it out`);

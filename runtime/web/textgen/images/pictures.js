@@ -64,8 +64,10 @@ export class Pictures {
     this.open = open;
     /** @type {Promise<InferenceSession> | null} */
     this.session = null;
-    /** By digest, the one that was used last at the end. @type {Map<string, Picture>} */
+    /** By digest, the one that was used last at the end. @type {Map<string, Promise<Picture>>} */
     this.kept = new Map();
+    /** By the id of the first row, those that anyone holds. @type {Map<number, WeakRef<Picture>>} */
+    this.living = new Map();
     this.count = 0;
   }
 
@@ -78,10 +80,29 @@ export class Pictures {
     const { data, width, height } = checked(pixels);
     const sizes = new TextEncoder().encode(`${height} ${width} ${data.length}`);
     const digest = await sha256(joined(sizes, data));
-    const known = this.kept.get(digest);
-    if (known) return this.keep(digest, known);
-    this.session ??= this.open();
-    const session = await this.session;
+    const found = this.kept.get(digest) ?? this.compute(data, width, height);
+    this.kept.delete(digest);
+    this.kept.set(digest, found);
+    for (const oldest of this.kept.keys()) {
+      if (this.kept.size <= KEPT) break;
+      this.kept.delete(oldest);
+    }
+    try {
+      return await found;
+    } catch (error) {
+      if (this.kept.get(digest) === found) this.kept.delete(digest);
+      throw error;
+    }
+  }
+
+  /**
+   * Compute the rows of a picture.
+   * @param {Uint8Array | Uint8ClampedArray} data
+   * @param {number} width
+   * @param {number} height
+   */
+  async compute(data, width, height) {
+    const session = await this.opened();
     let rows;
     try {
       const given = new this.ort.Tensor("float32", planes(data, width * height), [1, 3, height, width]);
@@ -92,23 +113,27 @@ export class Pictures {
     if (!rows) throw new PackageError(`the graph that reads pictures lacks ${ROWS}; export the model again`);
     const found = /** @type {Float32Array} */ (await rows.getData(true));
     const picture = new Picture(Float32Array.from(found), /** @type {number} */ (rows.dims.at(-1)), -1 - MOST_ROWS * this.count++);
-    return this.keep(digest, picture);
-  }
-
-  /** @param {string} digest @param {Picture} picture */
-  keep(digest, picture) {
-    this.kept.delete(digest);
-    this.kept.set(digest, picture);
-    for (const oldest of this.kept.keys()) {
-      if (this.kept.size <= KEPT) break;
-      this.kept.delete(oldest);
-    }
+    for (const [first, each] of this.living) if (!each.deref()) this.living.delete(first);
+    this.living.set(picture.first, new WeakRef(picture));
     return picture;
   }
 
-  /** The picture of an id; raises `PromptError` for one that is not known any more. @param {number} id */
+  /** The graph, which is opened once; after a failure, at the next picture again. */
+  async opened() {
+    this.session ??= this.open();
+    try {
+      return await this.session;
+    } catch (error) {
+      this.session = null;
+      throw error;
+    }
+  }
+
+  /** The picture of an id; raises `PromptError` for one that nobody holds any more. @param {number} id */
   of(id) {
-    for (const each of this.kept.values()) if (each.first >= id && id > each.first - each.ids.length) return each;
+    const first = -1 - MOST_ROWS * Math.floor((-1 - id) / MOST_ROWS);
+    const found = this.living.get(first)?.deref();
+    if (found && id > first - found.ids.length) return found;
     throw new PromptError("the prompt has a picture that is not at hand any more; read the picture again");
   }
 

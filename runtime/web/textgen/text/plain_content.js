@@ -19,11 +19,12 @@ export class PlainContent {
    * Control tokens are the special ones, and further ones that the template writes.
    * @param {TextTokenizer} tokenizer
    * @param {string} template
+   * @param {readonly string[]} others texts that are none of these, and get no meaning either
    */
-  constructor(tokenizer, template) {
+  constructor(tokenizer, template, others = []) {
     const added = tokenizer.addedTokens.filter(({ content }) => content.length > 1);
     const byTemplate = added.filter(({ content }) => template.includes(content) && LOOKS_LIKE_CONTROL.test(content));
-    const special = added.filter((token) => token.special);
+    const special = [...added.filter((token) => token.special), ...others.map((content) => ({ content }))];
     this.special = anyOf(special);
     this.tokens = anyOf([...special, ...byTemplate]);
     this.beginnings = new Set();
