@@ -51,7 +51,7 @@ def test_others_are_rounded_to_8_bits_and_a_failure_leaves_the_model_that_was_th
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("model_type", "reads"), [("llava", True), ("gemma3", False), ("qwen3_vl", True)])
+@pytest.mark.parametrize(("model_type", "reads"), [("llava", True), ("llava_next", False), ("qwen3_vl", True)])
 def test_a_part_that_reads_pictures_is_kept_where_it_can_be(
     model_type: str, reads: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

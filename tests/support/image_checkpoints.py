@@ -115,6 +115,8 @@ KINDS: dict[str, Kind] = {
     "vipllava": Kind(CROPPED, LLAVA, two_layers),
 }
 """Types that are exported."""
+ALIKE = ("glm46v", "qwen3_5_moe", "qwen3_vl_moe", "vipllava")
+"""Those whose vision parts are others'; they are tried when images or experts change: a test of each takes 20 seconds."""
 REFUSED: dict[str, tuple[Kind, str]] = {
     "llava_next": (Kind(CROPPED | {"image_grid_pinpoints": [[SIDE, SIDE]]}, LLAVA), "other numbers of tokens"),
     "idefics2": (Kind({}), "other shapes"),

@@ -88,7 +88,7 @@ def test_graphs_for_others_read_text_by_one_attention(folder: Path) -> None:
     onnxruntime.InferenceSession(folder / "onnx/model.onnx", providers=["CPUExecutionProvider"])
 
 
-@pytest.mark.parametrize("options", [{"target": "standard"}, {"precision": "fp16"}, {"precision": "int4"}])
+@pytest.mark.parametrize("options", [{"target": "standard"}, {"precision": "fp16"}])
 def test_other_forms_of_a_package_are_proved(options: dict[str, Any], folder: Path, tmp_path: Path) -> None:
     package = export(folder.parent / "checkpoint", tmp_path / "package", **options)
     limit = 5e-3 if "precision" in options else 1e-5
