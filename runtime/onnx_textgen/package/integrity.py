@@ -28,6 +28,7 @@ from .manifest import (
     FileRecord,
     Manifest,
     is_allowed,
+    vision_files,
     weights_files,
 )
 
@@ -120,7 +121,10 @@ def package_bytes(folder: Path, manifest: Manifest) -> int:
 
 
 def graph_files(folder: Path, manifest: Manifest, name: str = GRAPH) -> list[Path]:
-    """The graph, then its weights: this project's files, and those whose names begin with the graph's, as usual elsewhere."""
+    """The graph, then its weights: this project's files, and those whose names begin with the graph's, as usual elsewhere.
+
+    Those that read pictures are among them: their rows are a part of what a cache holds.
+    """
     graph = folder / (name if name in manifest.files else next(name for name in manifest.files if name.endswith(".onnx")))
-    weights = {folder / each for each in weights_files(manifest)}
+    weights = {folder / each for each in (*weights_files(manifest), *vision_files(manifest))}
     return [graph, *sorted(weights | set(graph.parent.glob(f"{graph.name}?*")))]

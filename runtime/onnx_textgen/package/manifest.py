@@ -49,8 +49,8 @@ MERGED = "decoder_model_merged"
 EMBED_GRAPH, VISION_ENCODER_GRAPH = "onnx/embed_tokens.onnx", "onnx/vision_encoder.onnx"
 """The graphs by which transformers.js reads pictures, besides the decoder that takes embeddings."""
 VISION_WEIGHTS = f"{VISION_ENCODER_GRAPH}_data"
-VISION_FILE = re.compile(r"onnx/vision_encoder\.onnx(_data(_[1-9][0-9]?)?)?|vision\.onnx\.data")
-"""The last are the weights of earlier packages."""
+VISION_FILE = re.compile(r"onnx/vision_encoder\.onnx_data(_[1-9][0-9]?)?|vision\.onnx\.data")
+"""Weights of the vision part; the last name is that of earlier packages."""
 SHARED_FILE = re.compile(r"onnx/model(_fp16|_quantized|_q4|_q4f16)?\.onnx")
 SHARED_WEIGHTS = re.compile(r"onnx/(model|decoder_model_merged)(_fp16|_quantized|_q4|_q4f16)?\.onnx_data(_[1-9][0-9]?)?")
 SEQ2SEQ_GRAPH = re.compile(r"onnx/(encoder_model|decoder_model_merged)(_fp16|_quantized|_q4|_q4f16)?\.onnx")
@@ -66,7 +66,7 @@ SETTINGS_OF_OTHERS = frozenset({GENAI_CONFIG, TOKENIZER_CONFIG, CONFIG, GENERATI
 """With these onnxruntime-genai and transformers.js open the folder; this runtime reads none of them."""
 ALLOWED_FILES = SETTINGS_OF_OTHERS | frozenset(
     {GRAPH, ENCODER_GRAPH, WEIGHTS, TOKENIZER, CHAT_TEMPLATE, RESPONSE_TEMPLATE, ATTENTION_GRAPH, INT8_CACHE_GRAPH}
-    | {GENAI_GRAPH, WASM_GRAPH, IMAGE_PROCESSOR_GRAPH, VISION_GRAPH, EMBED_GRAPH}
+    | {GENAI_GRAPH, WASM_GRAPH, IMAGE_PROCESSOR_GRAPH, VISION_GRAPH, EMBED_GRAPH, VISION_ENCODER_GRAPH}
 )
 ADAPTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 ADAPTER_ENDING = ".onnx_adapter"
@@ -452,6 +452,12 @@ def weights_files(manifest: Manifest) -> list[str]:
     """The names of the files that hold a package's weights, in the order in which they were written."""
     found = [name for name in manifest.files if name == WEIGHTS or is_shared_weights(name)]
     return sorted(found, key=lambda name: (len(name), name))
+
+
+def vision_files(manifest: Manifest) -> list[str]:
+    """The names of the files by which a package reads pictures."""
+    graphs = (IMAGE_PROCESSOR_GRAPH, VISION_GRAPH)
+    return [name for name in manifest.files if name in graphs or VISION_FILE.fullmatch(name)]
 
 
 def is_shared_weights(name: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import onnx_textgen
 from onnx_textgen import ImageError, Model, PromptError
 from onnx_textgen.images.image_rows import without_images
 from onnx_textgen.images.pictures import as_png
+from onnx_textgen.package.integrity import package_bytes, package_digest
+from onnx_textgen.package.manifest import FileRecord
 
 QUESTION = "What number is this?"
 Pixels = Any
@@ -235,3 +238,15 @@ def test_sessions_of_text_models_name_pictures() -> None:
         [{"role": "user", "content": [address]}, {"role": "assistant", "content": "x"}, {"role": "user", "content": "y"}]
     )
     assert len(session.messages) == 3
+
+
+def test_the_vision_part_counts_as_a_part_of_the_model(digits: Model) -> None:
+    files = digits.manifest.files
+    weights = sum(record.size for name, record in files.items() if name.endswith(".onnx_data"))
+    assert package_bytes(digits.folder, digits.manifest) > weights > 800_000
+    own = package_digest(digits.folder, digits.manifest)
+    for name in ("vision.onnx", "image_processor.onnx", "onnx/vision_encoder.onnx_data"):
+        other = dataclasses.replace(digits.manifest, files={**files, name: FileRecord(files[name].size, "0" * 64)})
+        assert package_digest(digits.folder, other) != own
+    other = dataclasses.replace(digits.manifest, files={**files, "onnx/embed_tokens.onnx": FileRecord(1, "0" * 64)})
+    assert package_digest(digits.folder, other) == own  # which other runtimes open
