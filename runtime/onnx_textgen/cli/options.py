@@ -82,7 +82,10 @@ PrefixOption = Annotated[
 ImageOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--image", metavar="FILE", help="A picture that the prompt is about; may be given more than once.", show_default=False
+        "--image",
+        metavar="FILE",
+        help="A picture that the prompt is about; may be repeated.",
+        show_default=False,
     ),
 ]
 StatsOption = Annotated[bool, typer.Option("--stats/--no-stats", help="Show speed, seed and why it ended below each text.")]

@@ -222,9 +222,9 @@ class Chat:
 
     def add_picture(self, file: str) -> None:
         """Read a picture, which the next question is about."""
-        if not self.model.manifest.images is not None:
+        if self.model.manifest.images is None:
             raise OptionError(f"{self.model.manifest.name} reads text alone; /model NAME takes another one")
-        picture = as_data_url(file_name(file, "/image").strip("\"'"))
+        picture = as_data_url(file_name(file, "/image").strip("\"'"), fetches=True)  # its user names it, and nobody else
         self.model.encode("", images=[picture])  # raises for a file that is no picture
         self.pictures = (*self.pictures, picture)
         count = len(self.pictures)

@@ -8,6 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from onnx_textgen.cli.app import app
+from onnx_textgen.images import addresses
 
 pytest.importorskip("PIL")
 from support.drawn_numbers import drawn
@@ -26,6 +27,21 @@ def file(tmp_path: Path) -> Path:
 def test_generate(file: Path) -> None:
     found = CliRunner().invoke(app, ["generate", PROMPT, "--model", "digits", "--image", str(file), *GREEDY])
     assert found.exit_code == 0 and found.stdout.strip() == "305"
+
+
+def test_an_address_of_the_web_that_its_user_names_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[str]()
+
+    def fetched(address: str, most_bytes: int) -> bytes:
+        asked.append(address)
+        return drawn("41")
+
+    monkeypatch.setattr(addresses, "fetched", fetched)
+    url = "https://example.com/number.png"
+    found = CliRunner().invoke(app, ["generate", PROMPT, "--model", "digits", "--image", url, *GREEDY])
+    assert found.exit_code == 0 and found.stdout.strip() == "41"
+    found = CliRunner().invoke(app, ["chat", "digits", *GREEDY], input=f"/image {url}\nWhat number is this?\n")
+    assert found.stdout.splitlines()[0] == "41" and asked == [url, url]
 
 
 def test_chat(file: Path, tmp_path: Path) -> None:
