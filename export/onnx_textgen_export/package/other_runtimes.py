@@ -87,12 +87,12 @@ def write_picture_settings(folder: Path, decoder: str, assets: TextAssets, recor
 def expanding(template: str, record: ImageRecord) -> str:
     """A chat template whose text has all tokens of each picture. Its source is left alone: quotes and line breaks would change it.
 
-    A line break after a tag of a template does not count, and neither does one at the end.
+    A line break after a tag of a template does not count, and neither does one at the end. What a message itself writes like a
+    picture's place is replaced too.
     """
     place, whole = (json.dumps(text, ensure_ascii=False) for text in (record.placeholder, record.expansion))
-    first = "\n" if template.startswith("\n") else ""
-    whole_template = "{% set written %}" + first + template.removesuffix("\n") + "{% endset %}"
-    return whole_template + "{{ written | replace(" + f"{place}, {whole}" + ") }}"
+    written = "{% set written %}\n" + template.removesuffix("\n") + "{% endset %}"
+    return written + "{{ written | replace(" + f"{place}, {whole}" + ") }}"
 
 
 def write_seq2seq_settings(folder: Path, precision_suffix: str, source: Source, assets: TextAssets) -> None:
