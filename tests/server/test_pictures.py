@@ -142,4 +142,10 @@ def test_addresses_of_the_web_are_fetched_by_an_option_alone(address: str, monke
             f"{other}/v1/messages", json={"model": "digits", "messages": messages, "max_tokens": 6, "temperature": 0}
         ).json()
         assert answer["content"][0]["text"] == "305"
-    assert asked == [url, url]
+        assert asked == [url, url]
+        asked.clear()
+        long = [{"role": role, "content": "word " * 60} for role in ("user", "assistant")] * 6
+        picture = {"role": "user", "content": [{"type": "input_image", "image_url": url}, {"type": "input_text", "text": QUESTION}]}
+        given = {"model": "digits", "input": [*long, picture], "temperature": 0, "max_output_tokens": 6, "truncation": "auto"}
+        assert httpx.post(f"{other}/v1/responses", json=given).status_code == 200
+        assert asked == [url]  # though it is tried how many messages fit

@@ -57,7 +57,7 @@ class AlphabetDecoder:
     def reusable(self, token_ids, *, row=0):
         return common_prefix(self.token_ids[row], token_ids)
 
-    def uncut(self, token_ids, end):
+    def picture_boundary(self, token_ids, end):
         return end
 
     def reserve(self, length, *, row=0):

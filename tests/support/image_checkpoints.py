@@ -155,8 +155,8 @@ def tokenizer() -> transformers.PreTrainedTokenizerFast:
     return transformers.PreTrainedTokenizerFast(tokenizer_object=plain, extra_special_tokens=TOKENS, pad_token="<pad>")
 
 
-def write_checkpoint(model_type: str, folder: Path, kind: Kind) -> transformers.PreTrainedModel:
-    """Write a random checkpoint with its processor; returns the model."""
+def write_checkpoint(model_type: str, folder: Path, kind: Kind, *, deviation: float = 0.15) -> transformers.PreTrainedModel:
+    """Write a random checkpoint with its processor; returns the model. `deviation`: of the weights, less for wide layers."""
     config, words = tiny_config(model_type), tokenizer()
     for name in ("image_token_id", "image_token_index"):
         if hasattr(config, name):
@@ -167,7 +167,7 @@ def write_checkpoint(model_type: str, folder: Path, kind: Kind) -> transformers.
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.ndim > 1 and "conv" not in name and "patch" not in name:
-                parameter.normal_(std=0.15)
+                parameter.normal_(std=deviation)
     model.generation_config.eos_token_id = model.generation_config.pad_token_id = None
     model.save_pretrained(folder)
     own = kind.like or model_type

@@ -129,7 +129,7 @@ const functions = {
       chunks.push(chunk);
       if (chunks.length === stopAfter) control.abort();
     }
-    return { chunks, progress, seed: String(stream.config.seed), prompt_ids: stream.promptIds };
+    return { chunks, progress, seed: String(stream.config.seed), prompt_ids: stream.promptIds, pictures: stream.pictures.length };
   },
   /** Two texts at once, and one that its caller leaves. */
   together: async (handle, prompt, options) => {

@@ -138,7 +138,8 @@ def test_a_chat_may_have_more_pictures_than_are_kept(node: Node, digits: int) ->
     content = [*({"type": "image", "image": each} for each in handles[:15]), {"type": "text", "text": "?"}]
     ids = node.call("encode_chat", digits, [{"role": "user", "content": content}])
     assert sum(each < 0 for each in ids) == 15 * 64
-    assert node.call("generate", digits, ids, {"temperature": 0, "max_new_tokens": 2})["chunks"]
+    found = node.call("generate", digits, ids, {"temperature": 0, "max_new_tokens": 2})
+    assert found["chunks"] and found["pictures"] == 15  # the text holds them
 
 
 def test_a_picture_that_is_read_twice_at_once_is_one(node: Node, digits: int) -> None:
@@ -166,7 +167,7 @@ def test_text_that_looks_like_the_place_of_a_picture_is_text(node: Node, digits:
 def test_no_part_of_a_prompt_cuts_a_picture_that_is_read_both_ways(
     length: int, node: Node, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    folder = both_ways(tmp_path_factory)
+    folder = bidirectional(tmp_path_factory)
     model = onnx_textgen.load(folder, device="cpu", threads=1)
     handle = int(node.call("open", "node", str(folder)))
     picture = noise(30, 40)
@@ -180,9 +181,9 @@ def test_no_part_of_a_prompt_cuts_a_picture_that_is_read_both_ways(
         assert [chunk["token_id"] for chunk in found["chunks"] if chunk["token_id"] is not None] == list(wanted.token_ids)
 
 
-def both_ways(factory: pytest.TempPathFactory) -> Path:
+def bidirectional(factory: pytest.TempPathFactory) -> Path:
     """A package that reads the tokens of a picture in both directions, made once."""
-    place = factory.getbasetemp() / "both_ways"
+    place = factory.getbasetemp() / "bidirectional"
     if not place.exists():
         write_checkpoint("gemma3", place / "checkpoint", KINDS["gemma3"])
         (place / "checkpoint" / "generation_config.json").write_text('{"eos_token_id": 255}')  # others open no model without one

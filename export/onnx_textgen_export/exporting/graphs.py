@@ -10,7 +10,7 @@ import onnx_ir as ir
 from onnx_textgen.package.manifest import GRAPH
 
 from ..extra_graphs.attention_graph import write_attention_graph
-from ..extra_graphs.both_ways import see_pictures_both_ways
+from ..extra_graphs.bidirectional import add_bidirectional_attention
 from ..extra_graphs.int8_cache_graph import int8_cache_bytes
 from ..extra_graphs.seq2seq_graphs import opens_as_seq2seq, write_seq2seq_graphs
 from ..extra_graphs.shared_graph import opens_elsewhere, precision_suffix, weights_name, write_shared_graph
@@ -78,8 +78,8 @@ class PackageWriter:
             write_seq2seq_settings(folder, precision_suffix(settings), self.source, self.assets)
         if options.attention_maps and self.source.encoder is None:  # that of an encoder-decoder was written with its halves
             write_attention_graph(folder, self.source.geometry.heads)
-        if self.source.images is not None and self.source.images.both_ways:  # last: the others read text alone
-            see_pictures_both_ways(folder)
+        if self.source.images is not None and self.source.images.bidirectional:  # last: the others read text alone
+            add_bidirectional_attention(folder)
         later = MANIFEST_BYTES + (int8_cache_bytes(self.source, folder / GRAPH) if options.int8_cache else 0)
         written = sum(entry.stat().st_size for entry in folder.rglob("*") if entry.is_file())
         return written + later, settings.roundings

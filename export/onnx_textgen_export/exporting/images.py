@@ -58,7 +58,7 @@ def with_images(source: Source, images: Images) -> Source:
         embedding.num_embeddings,
         images.decoder,
         record.tokens if written_in_one_run(images) else 0,
-        record.both_ways,
+        record.bidirectional,
         layers,
     )
     return dataclasses.replace(source, images=part)

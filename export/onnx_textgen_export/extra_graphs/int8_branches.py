@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import onnx_ir as ir
 from onnx_textgen.backends.cache_codes import LARGEST_CODE
 
 from ..passes.graph.linear import add_constant
-from .int8_layers import Layer
+from .attention_layers import AttentionBranch, Layer
 from .int8_scales import Floats
 
 ROTATION = {"do_rotary", "rotary_interleaved"}
@@ -88,55 +89,33 @@ def add_scales(graph: ir.Graph, layer: Layer, kind: str, scales: Floats) -> Scal
     return Scales(constant("scale", scales), constant("scale_of_new", flat), constant("inverse_of_new", 1 / flat))
 
 
-class BranchBuilder:
-    """One branch of a layer's attention, while its nodes are added."""
+class Int8Branch(AttentionBranch):
+    """One branch of a layer's attention over a cache of 8 bits."""
 
-    def __init__(self, layer: Layer, shared: Shared, key: Scales, value: Scales, *, prefix: str) -> None:
-        self.layer, self.shared, self.key, self.value, self.prefix = layer, shared, key, value, prefix
-        self.nodes = list[ir.Node]()
+    def __init__(self, graph: ir.Graph, layer: Layer, shared: Shared, scales: tuple[Scales, Scales], name: str) -> None:
+        """`scales`: of keys, and of values."""
+        super().__init__(graph, layer, shared.past, name)
+        self.shared, (self.key, self.value) = shared, scales
 
-    def add(
-        self,
-        op_type: str,
-        inputs: list[ir.Value | None],
-        attributes: dict[str, Any] | None = None,
-        *,
-        outputs: int = 1,
-        domain: str = "",
-    ) -> list[ir.Value]:
-        """Add a node; returns its outputs."""
-        name = self.layer.name(f"{self.prefix}.{len(self.nodes)}")
-        node = ir.node(op_type, inputs, attributes, num_outputs=outputs, domain=domain, name=name)
-        for index, value in enumerate(node.outputs):
-            value.name = f"{name}.{index}"
-        self.nodes.append(node)
-        return list(node.outputs)
-
-    def one(self, op_type: str, *inputs: ir.Value | None, domain: str = "", **attributes: Any) -> ir.Value:  # noqa: ANN401 - ONNX's
-        """Add a node of one output, and return it."""
-        return self.add(op_type, list(inputs), attributes, domain=domain)[0]
-
-    def graph(self, outputs: list[ir.Value]) -> ir.Graph:
+    def with_codes(self, outputs: Sequence[ir.Value]) -> ir.Graph:
         """The branch that gives the layer's output, keys and values."""
-        for value, dtype in zip(outputs, (ir.DataType.FLOAT, ir.DataType.INT8, ir.DataType.INT8), strict=True):
-            value.type = ir.TensorType(dtype)
-        return ir.Graph([], outputs, nodes=self.nodes, name=self.layer.name(self.prefix))
+        types = (ir.DataType.FLOAT, ir.DataType.INT8, ir.DataType.INT8)
+        return self.branch(*zip(outputs, types, strict=True))
 
     def decode_branch(self) -> ir.Graph:
         """A single token: the operator reads the codes and adds the token's, in place."""
         quantized = {"k_quant_type": "PER_CHANNEL", "v_quant_type": "PER_CHANNEL", "kv_cache_bit_width": 8}
         given = list(self.layer.node.inputs)
         inputs = [*given, *[None] * (12 - len(given)), self.key.cached, self.value.cached]
-        return self.graph(
-            self.add("GroupQueryAttention", inputs, {**self.layer.attributes, **quantized}, outputs=3, domain="com.microsoft")
-        )
+        attributes = {**self.layer.attributes, **quantized}
+        node = self.add("GroupQueryAttention", *inputs, outputs=3, domain="com.microsoft", **attributes)
+        return self.with_codes(node.outputs)
 
     def prefill_branch(self) -> ir.Graph:
         """More tokens: attention in float32 over the cached numbers, with the new tokens rounded as the cache will hold them."""
         node, (heads, kv_heads) = self.layer.node, self.layer.heads
         query, key, value = self.split_qkv()
-        if self.layer.rotary_size:
-            query, key = self.rotated(query, heads), self.rotated(key, kv_heads)
+        query, key = self.rotated(query, heads), self.rotated(key, kv_heads)
         key, key_codes = self.rounded(key, self.key)
         value, value_codes = self.rounded(value, self.value)
         pasts = [self.dequantized(past, scales) for past, scales in zip(self.layer.pasts, (self.key, self.value), strict=True)]
@@ -145,34 +124,17 @@ class BranchBuilder:
         while inputs[-1] is None:
             inputs.pop()
         attributes = {name: given for name, given in self.layer.attributes.items() if name not in ROTATION}
-        output, *_ = self.add("GroupQueryAttention", inputs, attributes, outputs=3, domain="com.microsoft")
+        output = self.add("GroupQueryAttention", *inputs, outputs=3, domain="com.microsoft", **attributes).outputs[0]
         stored = zip(self.layer.pasts, pasts, (key_codes, value_codes), strict=True)
-        return self.graph([output, *(self.appended(past, codes, new) for past, (_, codes), new in stored)])
-
-    def split_qkv(self) -> list[ir.Value]:
-        """Queries, keys and values [batch, new, heads * head_size]."""
-        query, key, value = self.layer.node.inputs[:3]
-        assert query is not None, "attention has queries"
-        if key is not None and value is not None:
-            return [query, key, value]
-        heads, kv_heads = (count * self.layer.head_size for count in self.layer.heads)
-        sizes = self.one("Constant", value_ints=[heads, kv_heads, kv_heads])
-        return self.add("Split", [query, sizes], {"axis": -1}, outputs=3)
-
-    def rotated(self, value: ir.Value, heads: int) -> ir.Value:
-        """Queries or keys, rotated by their positions."""
-        attributes = {"interleaved": self.layer.attributes.get("rotary_interleaved", 0), "num_heads": heads}
-        if self.layer.rotary_size < self.layer.head_size:
-            attributes["rotary_embedding_dim"] = self.layer.rotary_size
-        tables = self.layer.node.inputs[7:9]
-        return self.one("RotaryEmbedding", value, self.shared.past, *tables, domain="com.microsoft", **attributes)
+        return self.with_codes([output, *(self.appended(past, codes, new) for past, (_, codes), new in stored)])
 
     def rounded(self, value: ir.Value, scales: Scales) -> tuple[ir.Value, ir.Value]:
         """New keys or values as the cache will give them back, and their codes [batch, kv_heads, new, head_size]."""
         steps = self.one("Round", self.one("Mul", value, scales.inverse))  # as the operator's kernel does it, to the last bit
         steps = self.one("Clip", steps, self.shared.low, self.shared.high)
-        shape = self.one("Constant", value_ints=[0, 0, self.layer.heads[1], self.layer.head_size])
-        split = self.one("Reshape", self.one("Cast", steps, to=ir.DataType.INT8), shape)
+        split = self.one(
+            "Reshape", self.one("Cast", steps, to=ir.DataType.INT8), self.whole(0, 0, self.layer.heads[1], self.layer.head_size)
+        )
         return self.one("Mul", steps, scales.new), self.one("Transpose", split, perm=[0, 2, 1, 3])
 
     def dequantized(self, past: ir.Value, scales: Scales) -> tuple[ir.Value, ir.Value]:

@@ -20,8 +20,8 @@ from onnx_textgen.package.manifest import GRAPH, INT8_CACHE_GRAPH
 
 from ..errors import as_export_error
 from ..sources.source import Source
-from .int8_branches import BranchBuilder, Scales, Shared, add_scales, add_shared
-from .int8_layers import Layer, find_layers
+from .attention_layers import Layer, find_layers
+from .int8_branches import Int8Branch, Scales, Shared, add_scales, add_shared
 from .int8_scales import calibration_texts, channel_scales, key_scales, keys_and_values
 from .value_types import forget_types
 
@@ -52,8 +52,8 @@ def replace_attention(graph: ir.Graph, layer: Layer, shared: Shared, key: Scales
     """Replace a layer's attention by both branches, and make its cache int8."""
     node = layer.node
     branches = {
-        "then_branch": BranchBuilder(layer, shared, key, value, prefix="prefill").prefill_branch(),
-        "else_branch": BranchBuilder(layer, shared, key, value, prefix="decode").decode_branch(),
+        "then_branch": Int8Branch(graph, layer, shared, (key, value), "prefill").prefill_branch(),
+        "else_branch": Int8Branch(graph, layer, shared, (key, value), "decode").decode_branch(),
     }
     for cached in (*layer.pasts, *node.outputs[1:3]):
         cached.type = ir.TensorType(ir.DataType.INT8)

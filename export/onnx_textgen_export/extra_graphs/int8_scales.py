@@ -16,7 +16,7 @@ from onnx_textgen.inference.prefill import prefill
 from onnx_textgen.kv_cache.snapshot import Arrays
 
 from ..sources.source import Source
-from .int8_layers import Layer
+from .attention_layers import Layer
 
 CALIBRATION_TEXT = (Path(__file__).parents[1] / "texts" / "calibration_text.txt").read_text(encoding="utf-8")
 """Prose, code, tables and other languages, written for this: scales are found on it, and judged on another text."""

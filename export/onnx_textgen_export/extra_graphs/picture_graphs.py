@@ -19,14 +19,14 @@ from onnx_textgen.package.manifest import (
     EMBED_GRAPH,
     GRAPH,
     IMAGE_PROCESSOR_GRAPH,
-    MERGED,
+    MERGED_DECODER,
     SHARED_FOLDER,
     VISION_ENCODER_GRAPH,
     VISION_GRAPH,
 )
 
 from ..passes.graph.linear import shared_constant
-from .nodes import Nodes
+from .node_builder import NodeBuilder
 from .shared_graph import for_others, refer_from
 
 PIXELS, FEATURES, EMBEDS = "pixel_values", "image_features", "inputs_embeds"
@@ -41,7 +41,7 @@ def write_picture_graphs(folder: Path) -> str:
     width = rows_of(decoder.graph)
     take_embeddings(decoder.graph, width)
     for_others(decoder.graph, folder)
-    (weights,) = (folder / SHARED_FOLDER).glob(f"{MERGED}*.onnx_data")
+    (weights,) = (folder / SHARED_FOLDER).glob(f"{MERGED_DECODER}*.onnx_data")
     name = f"{SHARED_FOLDER}/{weights.name.removesuffix('_data')}"
     ir.save(decoder, folder / name)
     ir.save(embedding_graph(width), folder / EMBED_GRAPH)
@@ -67,7 +67,7 @@ def take_embeddings(graph: ir.Graph, width: int) -> None:
     """Let a decoder take ids and rows of pictures in one tensor, in place."""
     ids, rows = (next(value for value in graph.inputs if value.name == name) for name in ("input_ids", IMAGE_EMBEDS))
     given = value_of(EMBEDS, [*(ids.shape or [])[:2], 1 + width])
-    nodes = Nodes(graph, EMBEDS)
+    nodes = NodeBuilder(graph, EMBEDS)
     first, others = nodes.add("Split", given, nodes.whole(1, width), axis=2, outputs=2).outputs
     first = nodes.one("Cast", nodes.one("Squeeze", first, nodes.whole(2)), to=WHOLE)
     sizes = nodes.one("Shape", first)
@@ -90,13 +90,13 @@ def embedding_graph(width: int) -> ir.Model:
     """From ids [batch, new] to an id in front of zeros."""
     ids = value_of("input_ids", ["batch_size", "sequence_length"], WHOLE)
     graph = ir.Graph([ids], [], nodes=[], name="embed_tokens", opset_imports={"": 23})
-    nodes = Nodes(graph, "embed")
+    nodes = NodeBuilder(graph, "embed")
     first = nodes.one("Cast", nodes.one("Unsqueeze", ids, nodes.whole(2)), to=FLOAT)
     found = nodes.one("Pad", first, nodes.whole(0, 0, 0, 0, 0, width))
     return finished(graph, nodes, found, EMBEDS, ["batch_size", "sequence_length", 1 + width])
 
 
-def finished(graph: ir.Graph, nodes: Nodes, found: ir.Value, name: str, shape: list[int | str]) -> ir.Model:
+def finished(graph: ir.Graph, nodes: NodeBuilder, found: ir.Value, name: str, shape: list[int | str]) -> ir.Model:
     """The model of a graph that gets its nodes and its output."""
     graph.extend(nodes.nodes)
     found.name, found.type, found.shape = name, ir.TensorType(FLOAT), ir.Shape(shape)
@@ -109,10 +109,10 @@ def vision_encoder(processor: ir.Model, vision: ir.Model) -> ir.Model:
     pixels = value_of(PIXELS, ["num_images", 3, "height", "width"])
     graph = ir.Graph([pixels], [], nodes=[], name="vision_encoder", opset_imports=dict(vision.graph.opset_imports))
     one = value_of("picture", ["height", "width", 3], ir.DataType.UINT8)
-    body = Nodes(graph, "picture")
-    nodes = Nodes(graph, "pictures")
-    numbers = moved(processor.graph, "processor", one, nodes, body)
-    rows = moved(vision.graph, "vision", numbers, nodes, body)
+    body = NodeBuilder(graph, "picture")
+    nodes = NodeBuilder(graph, "pictures")
+    numbers = inlined(processor.graph, "processor", one, nodes, body)
+    rows = inlined(vision.graph, "vision", numbers, nodes, body)
     tokens, width = (int(size) for size in rows.shape or [])  # type: ignore[arg-type]
     mark = shared_constant(graph, "mark", np.array(NO_ID, np.float32))
     marked = body.one("Pad", rows, body.whole(0, 1, 0, 0), mark)
@@ -124,7 +124,7 @@ def vision_encoder(processor: ir.Model, vision: ir.Model) -> ir.Model:
     return finished(graph, nodes, found, FEATURES, ["num_images", tokens, 1 + width])
 
 
-def moved(graph: ir.Graph, prefix: str, given: ir.Value, outer: Nodes, body: Nodes) -> ir.Value:
+def inlined(graph: ir.Graph, prefix: str, given: ir.Value, outer: NodeBuilder, body: NodeBuilder) -> ir.Value:
     """Move the nodes of a graph of one input and one output to a body, and what is constant around it; returns the output."""
     (taken,), (output,) = list(graph.inputs), list(graph.outputs)
     ir.convenience.replace_all_uses_with(taken, given)

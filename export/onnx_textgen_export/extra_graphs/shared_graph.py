@@ -15,7 +15,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from onnx_textgen.backends.signature import IMAGE_EMBEDS, POSITION_OFFSETS
-from onnx_textgen.package.manifest import GRAPH, MERGED, SHARED_FOLDER, SHARED_NAMES
+from onnx_textgen.package.manifest import GRAPH, MERGED_DECODER, SHARED_FOLDER, SHARED_NAMES
 
 from ..passes.graph.linear import add_constant, sizes_of
 from ..passes.order import Settings, is_float16
@@ -48,7 +48,7 @@ def graph_name(settings: Settings, name: str = "model") -> str:
 
 def weights_name(settings: Settings, source: Source | None = None) -> str:
     """The name of the weights: transformers.js looks for them next to the graph that it opens, under the name of that graph."""
-    return f"{graph_name(settings, MERGED if source is not None and reads_pictures_elsewhere(source) else 'model')}_data"
+    return f"{graph_name(settings, MERGED_DECODER if source is not None and reads_pictures_elsewhere(source) else 'model')}_data"
 
 
 def reads_pictures_elsewhere(source: Source) -> bool:

@@ -34,7 +34,7 @@ class DecoderArguments:
 
     has_axes: bool
     """Positions are on three axes, which the runtime can count."""
-    both_ways: bool
+    bidirectional: bool
     """The tokens of a picture see each other in both directions."""
 
 
@@ -57,7 +57,7 @@ def decoder_arguments(
     name = type(model).__name__
     return DecoderArguments(
         has_axes(name, seen[0].get("position_ids"), text, tokens, grid),
-        sees_both_ways(name, seen[0].get("attention_mask"), ids[0] == token_id),
+        is_bidirectional(name, seen[0].get("attention_mask"), ids[0] == token_id),
     )
 
 
@@ -74,7 +74,7 @@ def has_axes(name: str, positions: Tensor | None, text: list[int], tokens: int, 
     return True
 
 
-def sees_both_ways(name: str, given: object, of_picture: Tensor) -> bool:
+def is_bidirectional(name: str, given: object, of_picture: Tensor) -> bool:
     """Return whether some layer lets the tokens of a picture see later ones; raises `ExportError` if it shows more than these."""
     later = set[bool]()
     picture = of_picture[:, None] & of_picture[None]

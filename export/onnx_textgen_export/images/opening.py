@@ -104,7 +104,7 @@ def open_images(
         grid = opened.samples[0].grid
         tokens = math.prod(grid) if grid else opened.record.tokens
         found = decoder_arguments(model, token_id, given, tokens, grid)
-        record = dataclasses.replace(opened.record, both_ways=found.both_ways)
+        record = dataclasses.replace(opened.record, bidirectional=found.bidirectional)
         opened = dataclasses.replace(opened, record=record, decoder=model.get_decoder() if found.has_axes else None)
     if any(switch is False for switch in processor.switches.values()):
         report("images: read as a whole, without tiles, so that each becomes as many tokens")

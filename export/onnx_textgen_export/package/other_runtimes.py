@@ -17,7 +17,7 @@ from onnx_textgen.package.manifest import (
     CONFIG,
     GENAI_CONFIG,
     GENERATION_CONFIG,
-    MERGED,
+    MERGED_DECODER,
     PREPROCESSOR_CONFIG,
     PROCESSOR_CONFIG,
     TOKENIZER_CONFIG,
@@ -64,7 +64,7 @@ def write_picture_settings(folder: Path, decoder: str, assets: TextAssets, recor
     vision, name = PurePosixPath(VISION_ENCODER_GRAPH).name, PurePosixPath(decoder).name
     config: dict[str, Any] = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     counts = {each: len(list((folder / decoder).parent.glob(f"{each}_data*"))) for each in (vision, name)}
-    precisions = {"embed_tokens": "fp32", "vision_encoder": "fp32", MERGED: dtype_of(name)}
+    precisions = {"embed_tokens": "fp32", "vision_encoder": "fp32", MERGED_DECODER: dtype_of(name)}
     outer = {
         "model_type": "gemma3",
         "architectures": ["Gemma3ForConditionalGeneration"],
@@ -81,10 +81,12 @@ def write_picture_settings(folder: Path, decoder: str, assets: TextAssets, recor
     token = {"image_token": assets.tokenizer.id_to_token(record.token_id), "num_additional_image_tokens": 1}
     write_json(folder / PROCESSOR_CONFIG, {"processor_class": "LlavaProcessor", "patch_size": LARGER_THAN_PICTURES, **token})
     if assets.chat_template is not None:
-        write_json(folder / TOKENIZER_CONFIG, tokenizer_config(assets) | {"chat_template": expanding(assets.chat_template, record)})
+        write_json(
+            folder / TOKENIZER_CONFIG, tokenizer_config(assets) | {"chat_template": with_image_tokens(assets.chat_template, record)}
+        )
 
 
-def expanding(template: str, record: ImageRecord) -> str:
+def with_image_tokens(template: str, record: ImageRecord) -> str:
     """A chat template whose text has all tokens of each picture. Its source is left alone: quotes and line breaks would change it.
 
     A line break after a tag of a template does not count, and neither does one at the end. What a message itself writes like a
@@ -138,7 +140,7 @@ def write_text_encoder_settings(
 
 def dtype_of(name: str) -> str:
     """How transformers.js calls the precision of a graph of this name."""
-    return DTYPES[name.removeprefix(MERGED).removeprefix("model").removesuffix(".onnx")]
+    return DTYPES[name.removeprefix(MERGED_DECODER).removeprefix("model").removesuffix(".onnx")]
 
 
 def seq2seq_config(dtype: str, source: Source, assets: TextAssets) -> dict[str, Any]:

@@ -77,7 +77,7 @@ def feed_in_pieces(decoder: Decoder, ids: list[int], first: int = 1) -> Logits:
     """Chunks of `first` tokens, twice as many and so on, each over the cache of those before."""
     parts, start, size = [], 0, first
     while start < len(ids):
-        end = decoder.uncut(ids, start + size)
+        end = decoder.picture_boundary(ids, start + size)
         parts.append(decoder.feed(ids[start:end], every_position=True))
         start, size = end, 2 * size
     return np.concatenate(parts)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .onnx_attention import SEEN_BOTH_WAYS
+from .onnx_attention import BIDIRECTIONAL
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class ImagePart:
     """The text decoder, if it takes positions on several axes; then the graph takes their offsets [3, batch, new]."""
     tokens: int = 0
     """Rows of each picture, if all of them are written as one run of tokens; else 0."""
-    both_ways: bool = False
+    bidirectional: bool = False
     """Whether the tokens of a picture see each other in both directions."""
     layers: tuple[nn.Module, ...] = ()
     """Layers of the decoder to whose output a row adds further numbers, which follow those of the embedding."""
@@ -73,10 +73,10 @@ class ImagePart:
         hooks += [layer.register_forward_hook(add(more)) for layer, more in zip(self.layers, deeper, strict=True)]
         if offsets is not None and self.decoder is not None:
             hooks.append(self.decoder.register_forward_pre_hook(move, with_kwargs=True))
-        token = SEEN_BOTH_WAYS.set(ids < 0 if self.both_ways else None)
+        token = BIDIRECTIONAL.set(ids < 0 if self.bidirectional else None)
         try:
             yield
         finally:
-            SEEN_BOTH_WAYS.reset(token)
+            BIDIRECTIONAL.reset(token)
             for hook in hooks:
                 hook.remove()

@@ -22,9 +22,9 @@ from .attention import AttentionForm, LayerCache
 Presents = tuple[Tensor, Tensor]
 HIDDEN = -1e30
 """Added to masked scores where a mask is not boolean."""
-SEEN_BOTH_WAYS: ContextVar[Tensor | None] = ContextVar("new tokens that see their neighbors in both directions", default=None)
+BIDIRECTIONAL: ContextVar[Tensor | None] = ContextVar("new tokens that see their neighbors in both directions", default=None)
 """bool [batch, new]: whether a token is of a picture, where those of a picture see each other. GroupQueryAttention leaves it to
-`extra_graphs/both_ways`."""
+`extra_graphs/bidirectional`."""
 
 
 class TracedLayer(LayerCache, Protocol):
@@ -161,7 +161,7 @@ def make_visibility(attention_mask: Tensor, new: int) -> Callable[[AttentionForm
     def make(form: AttentionForm) -> Tensor:
         keys, queries = torch.arange(total)[None, :], torch.arange(new)[:, None] + (total - new)
         seen = (keys <= queries)[None]
-        if (of_picture := SEEN_BOTH_WAYS.get()) is not None:
+        if (of_picture := BIDIRECTIONAL.get()) is not None:
             seen = seen | nn.functional.pad(of_one_picture(of_picture), (total - new, 0))
         if form.window:
             seen = seen & (keys > queries - form.window)

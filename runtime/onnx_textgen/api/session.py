@@ -20,7 +20,6 @@ from ..generation.continuation import Continuation
 from ..generation.request import KeptContext, Request
 from ..generation.steps import shifted
 from ..images.image_rows import ReadImage, without_images
-from ..images.in_messages import kept
 from ..inference.prefill import Progress
 from ..options.checks import shown, whole_number
 from ..options.keywords import ChatOptions, Options, TemplateInputs
@@ -88,9 +87,9 @@ class Session:
         if messages is not None:
             if self._token_ids and not self.messages:
                 raise PromptError("this session is a plain text and takes no chat messages; begin another session for them")
-            self.encode_chat([*self.messages, *messages])  # raises if the template refuses them, or they are too long
-            reader = self.opened.images
-            self.messages += messages if reader is None else [kept(each, fetches=reader.fetches) for each in messages]
+            new = ChatEncoder(self.encoder).held(messages)
+            self.encode_chat([*self.messages, *new])  # raises if the template refuses them, or they are too long
+            self.messages += new
         elif self.messages:
             raise PromptError('this session is a chat; append messages such as {"role": "user", "content": "Hello"}')
         else:

@@ -57,7 +57,7 @@ class Preparation:
                 known = [*sources(), *([] if request.source is None else [request.source])]
                 request.source = next((each for each in known if each.token_ids == wanted), None) or encoder.encode(wanted, scope)
 
-        self.before_prompt(request, read)
+        self.read_before_prefill(request, read)
 
     def read_images(self, request: Request) -> None:
         """Compute the rows of the pictures in a prompt, unless they are known."""
@@ -66,9 +66,9 @@ class Preparation:
             for image in request.continuation.images:
                 image.rows(scope)
 
-        self.before_prompt(request, read)
+        self.read_before_prefill(request, read)
 
-    def before_prompt(self, request: Request, read: Callable[[CancelScope], None]) -> None:
+    def read_before_prefill(self, request: Request, read: Callable[[CancelScope], None]) -> None:
         """Read something; that time counts as the prompt's. If the request has to end meanwhile, the scheduler ends it."""
         start = time.perf_counter()
         scope = CancelScope(request.scope.cancel)  # another one: samples share theirs, and may be running

@@ -17,15 +17,6 @@ TIMEOUT_SECONDS = 30.0
 PART_BYTES = 1 << 16
 
 
-def is_address(text: object) -> bool:
-    """Whether a text is an address of the web, and no path.
-
-    >>> is_address("https://example.com/a.recipe"), is_address("http:/a.recipe"), is_address("a.recipe")
-    (True, False, False)
-    """
-    return isinstance(text, str) and text.lower().startswith((SCHEME, "http://"))
-
-
 @contextlib.contextmanager
 def fetched(address: str, most_bytes: int) -> Iterator[Path]:
     """Within the context, the file of an `https` address. Raises `PackageError` if it cannot be had, or is larger than may be."""

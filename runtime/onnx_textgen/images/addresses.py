@@ -86,15 +86,15 @@ def checked(address: str) -> SplitResult:
 def public_address(host: str, port: int) -> str:
     """An IP address of a host; raises `ImageError` if any of its addresses is not public."""
     found = [str(each[4][0]) for each in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
-    if private := [each for each in found if not is_public(each)]:
+    if private := [each for each in found if not is_global(each)]:
         raise ImageError(f"{host:.100} is {private[0]}, which is no public address")
     return found[0]
 
 
-def is_public(text: str) -> bool:
+def is_global(text: str) -> bool:
     """Return whether an IP address is one that anyone can reach.
 
-    >>> [is_public(each) for each in ("1.1.1.1", "127.0.0.1", "10.0.0.1", "169.254.169.254", "::1", "::ffff:127.0.0.1")]
+    >>> [is_global(each) for each in ("1.1.1.1", "127.0.0.1", "10.0.0.1", "169.254.169.254", "::1", "::ffff:127.0.0.1")]
     [True, False, False, False, False, False]
     """
     found = ipaddress.ip_address(text.partition("%")[0])

@@ -43,7 +43,7 @@ class ImageReader:
         Raises `PackageError` for graphs that do not fit each other, or the decoder.
         """
         self.processor, self.vision, self.record, self.fetches = processor, vision, record, fetches
-        self.rows, self.lock = ImageRows(width, both_ways=record.both_ways), threading.Lock()
+        self.rows, self.lock = ImageRows(width, bidirectional=record.bidirectional), threading.Lock()
         made, wanted = set(processor.outputs), set(vision.inputs)
         if set(processor.inputs) != {PICTURE} or made != wanted or IMAGE_ROWS not in vision.outputs:
             raise PackageError("the graphs that read pictures do not fit each other; export the model again")

@@ -104,9 +104,9 @@ def place_of(token_id: int) -> int:
 class ImageRows:
     """The pictures that are in use, and the last ones that were. Safe to use from several threads."""
 
-    def __init__(self, width: int, *, both_ways: bool = False) -> None:
-        """`width`: of a row; `both_ways`: the tokens of a picture see each other in both directions."""
-        self.width, self.both_ways, self.lock = width, both_ways, threading.Lock()
+    def __init__(self, width: int, *, bidirectional: bool = False) -> None:
+        """`width`: of a row; `bidirectional`: the tokens of a picture see each other in both directions."""
+        self.width, self.bidirectional, self.lock = width, bidirectional, threading.Lock()
         self.by_id = weakref.WeakValueDictionary[int, ReadImage]()
         self.living = weakref.WeakValueDictionary[bytes, ReadImage]()
         """By digest, those that anyone holds."""
@@ -160,15 +160,15 @@ class ImageRows:
             raise PromptError("the prompt has a picture that is not at hand any more; give the picture again")
         return found
 
-    def uncut(self, ids: Sequence[int], end: int) -> int:
+    def picture_boundary(self, ids: Sequence[int], end: int) -> int:
         """Where a part of a prompt ends that should end at `end`: after a picture that it would cut, if one run has to have it."""
-        while self.both_ways and 0 < end < len(ids) and ids[end - 1] < 0 and ids[end] < 0:
+        while self.bidirectional and 0 < end < len(ids) and ids[end - 1] < 0 and ids[end] < 0:
             end += 1
         return end
 
     def check_whole(self, ids: Sequence[int]) -> None:
         """Raise `PromptError` for a part of a prompt that ends within a picture which one run has to have."""
-        if self.both_ways and ids[-1] < 0 and place_of(ids[-1]) + 1 < self.image(ids[-1]).count:
+        if self.bidirectional and ids[-1] < 0 and place_of(ids[-1]) + 1 < self.image(ids[-1]).count:
             raise PromptError("the model reads a picture in both directions, so feed all of its tokens at once")
 
     def taken(self, ids: npt.NDArray[np.int64], scope: CancelScope) -> tuple[npt.NDArray[np.int64], Rows]:

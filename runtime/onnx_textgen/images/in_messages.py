@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import ImageError, TemplateError
+from ..options.checks import is_address
 from ..options.checks import shown as quoted
 from ..package.manifest import ImageRecord
 from .image_rows import ReadImage
-from .pictures import as_data_url, bytes_of_base64, is_address
+from .pictures import as_data_url, bytes_of_base64
 
 TYPES = ("image", "image_url", "input_image")
 PLACE = "place"

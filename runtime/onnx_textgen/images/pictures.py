@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import ImageError, first_line
-from ..options.checks import shown
+from ..options.checks import is_address, shown
 from ..sizes import in_words
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ MOST_ASPECT = 200
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
 """Those of Pillow that are decoded, where it has them; others bring code that few have looked at."""
 DATA_URL = re.compile(r"data:(?:image/[\w.+-]+)?(?:;[\w=.+-]+)*?;base64,", re.IGNORECASE | re.ASCII)
-ADDRESS = re.compile(r"https?://", re.IGNORECASE)
 AT_ONCE = threading.BoundedSemaphore(2)
 """How many pictures are decoded at once: each takes more memory than its file."""
 Pixels = npt.NDArray[np.uint8]
@@ -93,15 +92,6 @@ def as_png(pixels: Pixels) -> bytes:
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "PNG")
     return file.getvalue()
-
-
-def is_address(source: object) -> bool:
-    """Return whether a picture is given by an address of the web.
-
-    >>> is_address("https://example.com/a.png"), is_address("data:image/png;base64,"), is_address("photo.png")
-    (True, False, False)
-    """
-    return isinstance(source, str) and ADDRESS.match(source) is not None
 
 
 def bytes_at(address: str) -> bytes:

@@ -164,9 +164,9 @@ class Decoder:
         limits = (1 if is_single else can.most_tokens, self.cache.windows.room(len(self.token_ids[row])))
         return min((limit for limit in limits if limit is not None), default=None)
 
-    def uncut(self, token_ids: Sequence[int], end: int) -> int:
-        """Where a part of a prompt has to end that should end at `end`; see `ImageRows.uncut`."""
-        return end if self.images is None else self.images.uncut(token_ids, end)
+    def picture_boundary(self, token_ids: Sequence[int], end: int) -> int:
+        """Where a part of a prompt has to end that should end at `end`; see `ImageRows.picture_boundary`."""
+        return end if self.images is None else self.images.picture_boundary(token_ids, end)
 
     def feed(
         self, token_ids: Sequence[int], *, row: int = 0, every_position: bool = False, scope: CancelScope = UNCANCELLED

@@ -70,7 +70,7 @@ def prefill_in_parts(
         returns = []
     while start < end:
         following = part_end(start, next((length for length in returns if length > start), end), size=size(decoder))
-        following = decoder.uncut(token_ids, following)
+        following = decoder.picture_boundary(token_ids, following)
         if start in returns:
             decoder.keep(row=row())
         logits = decoder.feed(token_ids[start:following], row=row(), scope=scope)

@@ -177,3 +177,12 @@ def shown(value: object) -> str:
     if isinstance(value, str):
         return repr(value if len(value) <= 40 else value[:37] + "...")
     return repr(value) if isinstance(value, (int, float)) or value is None else f"a {type(value).__name__}"
+
+
+def is_address(value: object) -> bool:
+    """Return whether a value is an address of the web, and no path.
+
+    >>> [is_address(each) for each in ("https://example.com/a.recipe", "HTTP://a", "http:/a.recipe", "data:image/png;base64,")]
+    [True, True, False, False]
+    """
+    return isinstance(value, str) and value.lower().startswith(("https://", "http://"))

@@ -44,7 +44,7 @@ WASM_GRAPH = "onnx/model_wasm.onnx"
 """The graph that other runtimes open, with weights that are unpacked to float32 once, when it is opened."""
 SHARED_NAMES: dict[str, str] = {"fp32": "", "fp16": "_fp16", "int8": "_quantized", "int4": "_q4"}
 """How transformers.js calls a precision in the names of files; int4 with activations in float16 is `_q4f16`."""
-MERGED = "decoder_model_merged"
+MERGED_DECODER = "decoder_model_merged"
 """How transformers.js calls a decoder that takes embeddings, or follows an encoder."""
 EMBED_GRAPH, VISION_ENCODER_GRAPH = "onnx/embed_tokens.onnx", "onnx/vision_encoder.onnx"
 """The graphs by which transformers.js reads pictures, besides the decoder that takes embeddings."""
@@ -223,7 +223,7 @@ class ImageRecord:
     """Whether a picture has rows by its size: a grid of them, down and across, which takes the place of the token."""
     row_break_ids: tuple[int, ...] = ()
     """Ids between two lines of a grid."""
-    both_ways: bool = False
+    bidirectional: bool = False
     """Whether the tokens of a picture see each other in both directions, so that one run has to have all of them."""
     golden: tuple[GoldenPicture, ...] = ()
     tolerance: float = 1e-3

@@ -18,7 +18,7 @@ from ..chat.parts import readable
 from ..chat.plain_content import PlainContent, Rendered
 from ..errors import ImageError, TemplateError
 from ..images.image_rows import ReadImage
-from ..images.in_messages import as_text, expanded, is_place, placed, places_in, without_pictures
+from ..images.in_messages import as_text, expanded, is_place, kept, placed, places_in, without_pictures
 from ..options.checks import whole_number
 from ..options.keywords import TemplateInputs
 from ..text.chat_template import check_messages, render_chat
@@ -66,6 +66,11 @@ class ChatEncoder:
             return readable(messages), []
         places, sources = without_pictures(messages, fetches=self.opened.images.fetches)
         return readable(places, is_kept=is_place), self.encoder.read_pictures(sources)
+
+    def held(self, messages: Messages) -> Messages:
+        """Messages that hold their pictures, so that a file is read and an address fetched once; raises `ImageError`."""
+        reader = self.opened.images
+        return messages if reader is None else [kept(each, fetches=reader.fetches) for each in messages]
 
     def ids_of(self, rendered: Rendered, images: Sequence[ReadImage]) -> list[int]:
         """Token ids of a rendered chat with pictures."""

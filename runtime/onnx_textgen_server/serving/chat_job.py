@@ -60,7 +60,7 @@ class ChatJob:
         self.model = model
         make: Callable[..., Turn] = functools.partial(model.chats.turn, **call.inputs)
         space = min(call.options["max_new_tokens"], model.manifest.geometry.context_length // SHARE_OF_ANSWER)
-        turn = turn_that_fits(make, call.messages, new_tokens=space) if call.is_shortened else make(call.messages)
+        turn = turn_that_fits(make, model.chats.held(call.messages), new_tokens=space) if call.is_shortened else make(call.messages)
         config, salt = model.generator.config(call.options), call.cache_salt
         self.job = Job.begin(model, [turn.prompt_ids], config, call.answers, max_seconds, turn=turn, cache_salt=salt)
         self.readers = [turn.reader(each.constraint) for each in self.job.continuations]

@@ -31,11 +31,17 @@ export class ChatPictures {
       this.files.value = "";
     });
     const chat = get("chat", HTMLElement);
-    chat.addEventListener("paste", (event) => this.take(event, event.clipboardData));
+    chat.addEventListener("paste", (event) => {
+      const { clipboardData: given } = event;
+      // What office programs copy is text, and a picture of it.
+      if (!this.button.hidden && given?.files.length && !given.types.includes("text/plain")) this.take(event, given);
+    });
     chat.addEventListener("dragover", (event) => {
       if (event.dataTransfer?.types.includes("Files")) event.preventDefault(); // else the browser would open a file that is dropped
     });
-    chat.addEventListener("drop", (event) => this.take(event, event.dataTransfer));
+    chat.addEventListener("drop", (event) => {
+      if (event.dataTransfer?.files.length) this.take(event, event.dataTransfer);
+    });
   }
 
   /** Whether the model reads pictures. @param {boolean} reads */
@@ -43,9 +49,8 @@ export class ChatPictures {
     this.button.hidden = !reads;
   }
 
-  /** Add the pictures of a paste or a drop; other content goes its usual way. @param {Event} event @param {DataTransfer | null} given */
+  /** Add the pictures among pasted or dropped files, instead of what the browser would do. @param {Event} event @param {DataTransfer} given */
   take(event, given) {
-    if (!given?.files.length) return;
     event.preventDefault();
     if (!this.button.hidden) void this.add([...given.files].filter(({ type }) => type.startsWith("image/")));
   }

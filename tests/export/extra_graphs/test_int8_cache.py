@@ -28,7 +28,7 @@ from onnx_textgen.package.locate import find_package
 from onnx_textgen.package.manifest import GRAPH, INT8_CACHE_GRAPH
 from onnx_textgen_export import Exported, ExportError, export
 from onnx_textgen_export.extra_graphs import int8_scales
-from onnx_textgen_export.extra_graphs.int8_layers import Layer
+from onnx_textgen_export.extra_graphs.attention_layers import Layer
 from onnx_textgen_export.extra_graphs.int8_scales import channel_scales, key_scales
 from onnx_textgen_export.proof import int8_cache
 from onnx_textgen_export.proof.measures import Tolerance

@@ -6,7 +6,7 @@ import pytest
 
 from onnx_textgen.package.manifest import ImageRecord
 from onnx_textgen.text.chat_template import render_chat
-from onnx_textgen_export.package.other_runtimes import expanding
+from onnx_textgen_export.package.other_runtimes import with_image_tokens
 
 MESSAGES = [
     {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "What?"}]},
@@ -24,6 +24,6 @@ PARTS = "{% for part in m.content %}{% if part.type == 'image' %}PLACE{% else %}
 def test_its_text_has_what_a_picture_becomes_and_nothing_else_differs(expansion: str, place: str, around: str) -> None:
     template = around.format("{% for m in messages %}<{{ m.role }}>" + PARTS.replace("PLACE", place) + "{% endfor %}")
     record = ImageRecord("<boi>", expansion, 5, 2)
-    found = render_chat(expanding(template, record), MESSAGES, bos_token=None, eos_token=None)
+    found = render_chat(with_image_tokens(template, record), MESSAGES, bos_token=None, eos_token=None)
     assert found == render_chat(template, MESSAGES, bos_token=None, eos_token=None).replace("<boi>", expansion)
     assert found.count(expansion) == 2

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import onnx_textgen
 from onnx_textgen import ImageError
 from onnx_textgen.images import addresses
-from onnx_textgen.images.addresses import fetched, is_public
+from onnx_textgen.images.addresses import fetched, is_global
 from onnx_textgen.images.pictures import as_png, read_picture
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8)
@@ -174,7 +174,7 @@ def test_addresses_of_another_kind_are_refused(address: str) -> None:
 
 @given(st.ip_addresses())
 def test_only_global_addresses_are_public(address: Any) -> None:
-    if is_public(str(address)):
+    if is_global(str(address)):
         assert address.is_global and not address.is_private and not address.is_loopback and not address.is_multicast
 
 
@@ -188,7 +188,9 @@ def test_a_chat_and_its_session_fetch_once_it_is_allowed(site: str, public: None
     given = [{"role": "user", "content": [{"type": "image", "image": PIXELS}, parts[1]]}]
     assert model.encode_chat(chat) == plain.encode_chat(given)
     session = model.session()
+    Pages.asked.clear()
     session.append(chat)
+    assert len(Pages.asked) == 1
     Pages.asked.clear()
     session.chat(temperature=0, max_new_tokens=3)
     assert not Pages.asked  # a session holds the picture

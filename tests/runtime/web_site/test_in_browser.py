@@ -513,7 +513,8 @@ PASTE = """
 const bytes = Uint8Array.from(atob(arguments[0]), (each) => each.charCodeAt(0));
 const given = new DataTransfer();
 given.items.add(new File([bytes], "pasted.png", { type: "image/png" }));
-arguments[1].dispatchEvent(new ClipboardEvent("paste", { clipboardData: given, bubbles: true, cancelable: true }));
+if (arguments[2]) given.items.add(arguments[2], "text/plain");
+return arguments[1].dispatchEvent(new ClipboardEvent("paste", { clipboardData: given, bubbles: true, cancelable: true }));
 """
 
 
@@ -553,6 +554,19 @@ def test_a_model_of_text_offers_no_pictures(browser, tiny_site):
         visit(browser, host.address)
         element(browser, "#tab-chat").click()
         assert not element(browser, "#add-picture").is_displayed()
+        coded, field = base64.b64encode(drawn("58")).decode(), element(browser, "#message")
+        assert browser.execute_script(PASTE, coded, field, "")  # the browser goes on with the event
+
+
+def test_text_with_a_picture_of_it_is_pasted_as_text(browser, make_site):
+    with hosted(make_site(find_package("digits"))) as host:
+        visit(browser, host.address)
+        element(browser, "#tab-chat").click()
+        coded, field = base64.b64encode(drawn("58")).decode(), element(browser, "#message")
+        assert browser.execute_script(PASTE, coded, field, "a table")
+        assert not elements(browser, "#pictures img")
+        assert not browser.execute_script(PASTE, coded, field, "")
+        wait_until(browser, lambda: len(elements(browser, "#pictures img")) == 1, "the picture")
 
 
 def ask(browser, text, answers):

@@ -27,7 +27,8 @@ def build_package(
         onnx-textgen build smollm2.recipe SmolLM2-135M-Instruct.Q4_1.gguf --out ./smollm2
         onnx-textgen build https://example.com/my.recipe my.gguf --out ./my-model
     """
-    from ...hub.addresses import fetched, is_address  # noqa: PLC0415
+    from ...hub.addresses import fetched  # noqa: PLC0415
+    from ...options.checks import is_address  # noqa: PLC0415
     from ...recipes.building import build  # noqa: PLC0415
     from ...recipes.recipe import MOST_BYTES  # noqa: PLC0415
 

@@ -90,7 +90,8 @@ def with_pictures(model: Model, prompt: str | list[int], files: list[str] | None
         return prompt
     if not isinstance(prompt, str):
         raise OptionError("--image needs a prompt that is text; leave --token-ids out")
-    from ...images.pictures import as_data_url, is_address  # noqa: PLC0415 - as the models
+    from ...images.pictures import as_data_url  # noqa: PLC0415 - as the models
+    from ...options.checks import is_address  # noqa: PLC0415 - as the models
 
     return model.encode(prompt, images=[as_data_url(each, fetches=True) if is_address(each) else each for each in files])
 

@@ -23,7 +23,7 @@ import { makeConfig } from "../options/generation_config.js";
  * Stream the chunks of one text; raises errors of the prompt and the options at once, not at the first chunk.
  *
  * `prompt` is a text or a list of token ids. A model generates one text at a time. The result has `config`, the options that are
- * used with the seed that was drawn, and `promptIds`.
+ * used with the seed that was drawn, `promptIds`, and the `pictures` that these name.
  * @param {Model} model
  * @param {string | readonly number[]} prompt
  * @param {Options} options
@@ -36,6 +36,7 @@ export function generate(model, prompt, options = {}, { signal, onProgress, samp
     throw new OptionError("stop strings need a tokenizer, which this package does not have; stop by max_new_tokens");
   }
   const promptIds = model.encode(prompt);
+  const pictures = decoder.pictures?.in(promptIds) ?? [];
   const text = new Continuation(manifest, tokenizer, promptIds, config, sample);
 
   /** Whether the text has to end now. */
@@ -64,5 +65,5 @@ export function generate(model, prompt, options = {}, { signal, onProgress, samp
     }
   }
 
-  return Object.assign(chunks(), { config, promptIds });
+  return Object.assign(chunks(), { config, promptIds, pictures });
 }

@@ -137,6 +137,11 @@ export class Pictures {
     throw new PromptError("the prompt has a picture that is not at hand any more; read the picture again");
   }
 
+  /** The pictures in a prompt; who may feed it has to hold them. @param {readonly number[]} ids */
+  in(ids) {
+    return [...new Set(ids.filter((id) => id < 0).map((id) => this.of(id)))];
+  }
+
   /** Free the graph. */
   async close() {
     this.kept.clear();

@@ -112,7 +112,7 @@ export class Decoder {
     const keptLength = keepable(ids);
     for (let start = this.held.ids.length; start < ids.length;) {
       const limit = start < keptLength ? keptLength : ids.length;
-      const end = uncut(ids, partEnd(start, limit));
+      const end = pictureBoundary(ids, partEnd(start, limit));
       const logits = await this.feed(ids.slice(start, end));
       if (end === keptLength) this.keep();
       onProgress?.(end, ids.length);
@@ -219,7 +219,7 @@ export async function openSession({ InferenceSession }, model, options, path) {
  */
 export function keepable(ids) {
   let length = Math.max(0, ids.length - 2 - (ids.length % 2));
-  while (uncut(ids, length) !== length) length -= 2;
+  while (pictureBoundary(ids, length) !== length) length -= 2;
   return length;
 }
 
@@ -228,7 +228,7 @@ export function keepable(ids) {
  * @param {readonly number[]} ids
  * @param {number} end
  */
-export function uncut(ids, end) {
+export function pictureBoundary(ids, end) {
   let found = end;
   while (found > 0 && found < ids.length && Number(ids[found - 1]) < 0 && Number(ids[found]) < 0) found++;
   return found;

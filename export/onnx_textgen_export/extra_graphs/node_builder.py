@@ -10,7 +10,7 @@ import onnx_ir as ir
 from ..passes.graph.linear import shared_constant
 
 
-class Nodes:
+class NodeBuilder:
     """Nodes of a graph or of a branch, while they are added."""
 
     def __init__(self, graph: ir.Graph, name: str) -> None:
@@ -34,7 +34,8 @@ class Nodes:
         """A constant of whole numbers."""
         return shared_constant(self.main, f"whole.{'_'.join(map(str, numbers))}", np.array(numbers, np.int64))
 
-    def branch(self, output: ir.Value, dtype: ir.DataType) -> ir.Graph:
-        """These nodes as a branch."""
-        output.type = ir.TensorType(dtype)
-        return ir.Graph([], [output], nodes=self.nodes, name=self.name)
+    def branch(self, *outputs: tuple[ir.Value, ir.DataType]) -> ir.Graph:
+        """These nodes as a branch with these outputs, of these types."""
+        for value, dtype in outputs:
+            value.type = ir.TensorType(dtype)
+        return ir.Graph([], [value for value, _ in outputs], nodes=self.nodes, name=self.name)

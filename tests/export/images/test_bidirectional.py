@@ -16,7 +16,7 @@ from onnx_textgen.errors import PromptError
 from onnx_textgen.inference.prefill import prefill
 from onnx_textgen_export import export
 from onnx_textgen_export.errors import ExportError
-from onnx_textgen_export.images.decoder_arguments import sees_both_ways
+from onnx_textgen_export.images.decoder_arguments import is_bidirectional
 from onnx_textgen_export.sources.onnx_attention import of_one_picture
 from support.image_checkpoints import KINDS, noise, write_checkpoint
 
@@ -84,7 +84,7 @@ def test_pictures_are_read_again_from_the_prefix_cache(model: Model, ids: list[i
 
 def test_graphs_for_others_read_text_by_one_attention(folder: Path) -> None:
     own, others = ((folder / name).read_bytes() for name in ("model.onnx", "onnx/model.onnx"))
-    assert b"both_ways" in own and b"both_ways" not in others
+    assert b"bidirectional" in own and b"bidirectional" not in others
     onnxruntime.InferenceSession(folder / "onnx/model.onnx", providers=["CPUExecutionProvider"])
 
 
@@ -114,9 +114,9 @@ def test_a_prompt_that_is_read_as_a_whole_is_refused() -> None:
     everything = torch.ones(1, 1, 4, 4, dtype=torch.bool)
     causal = everything.tril()
     picture = causal | (of_picture[:, None] & of_picture)
-    assert not sees_both_ways("Any", causal, of_picture) and not sees_both_ways("Any", None, of_picture)
-    assert sees_both_ways("Any", {"near": picture, "far": torch.where(picture, 0.0, -1e9)}, of_picture)
+    assert not is_bidirectional("Any", causal, of_picture) and not is_bidirectional("Any", None, of_picture)
+    assert is_bidirectional("Any", {"near": picture, "far": torch.where(picture, 0.0, -1e9)}, of_picture)
     with pytest.raises(ExportError, match="Any reads text with a picture in both directions"):
-        sees_both_ways("Any", everything, of_picture)
+        is_bidirectional("Any", everything, of_picture)
     with pytest.raises(ExportError, match="in some of its layers"):
-        sees_both_ways("Any", {"near": picture, "far": causal}, of_picture)
+        is_bidirectional("Any", {"near": picture, "far": causal}, of_picture)
