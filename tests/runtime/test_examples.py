@@ -94,7 +94,7 @@ window.go.invoke()
 end = time.monotonic() + 60
 while window.note["text"] != "ready" and time.monotonic() < end:
     root.update()
-    if len(window.text.get("1.0", "end")) > 100:
+    if len(window.text.get("1.0", "end-1c")) > 100:
         window.stop.invoke()
 print(len(window.text.get("1.0", "end-1c")), window.note["text"], str(window.go["state"]))
 window.close()

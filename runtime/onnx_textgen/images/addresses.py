@@ -28,8 +28,8 @@ MOST_CHARACTERS = 4096
 """Of an address."""
 PART_BYTES = 1 << 16
 MOVED = frozenset({301, 302, 303, 307, 308})
-NAT64 = ipaddress.ip_network("64:ff9b::/96")
-"""Addresses that stand for those of IPv4, private ones too."""
+FOR_IPV4 = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "2002::/16", "2001::/32")))
+"""Addresses that stand for those of IPv4, private ones too: NAT64, 6to4 and Teredo."""
 
 
 def fetched(address: str, most_bytes: int) -> bytes:
@@ -61,11 +61,14 @@ def answer_of(address: str, end: float) -> Iterator[http.client.HTTPResponse]:
     with contextlib.ExitStack() as stack:
         connected = stack.enter_context(socket.create_connection((public_address(host, port), port), timeout=left(end)))
         if parts.scheme == "https":
-            connected = stack.enter_context(ssl.create_default_context().wrap_socket(connected, server_hostname=host))
-        timer = threading.Timer(left(end), close, [connected])
+            secure = ssl.create_default_context()
+            connected = stack.enter_context(secure.wrap_socket(connected, server_hostname=host, do_handshake_on_connect=False))
+        timer = threading.Timer(left(end), close, [connected])  # the timeout of a socket is for each of its steps
         timer.daemon = True
         timer.start()
         stack.callback(timer.cancel)
+        if isinstance(connected, ssl.SSLSocket):
+            connected.do_handshake()
         connection = http.client.HTTPConnection(host, port)
         connection.sock = connected
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
@@ -94,13 +97,14 @@ def public_address(host: str, port: int) -> str:
 def is_global(text: str) -> bool:
     """Return whether an IP address is one that anyone can reach.
 
-    >>> [is_global(each) for each in ("1.1.1.1", "127.0.0.1", "10.0.0.1", "169.254.169.254", "::1", "::ffff:127.0.0.1")]
+    >>> [is_global(each) for each in ("1.1.1.1", "127.0.0.1", "169.254.169.254", "::1", "::ffff:127.0.0.1", "2002:7f00:1::")]
     [True, False, False, False, False, False]
     """
     found = ipaddress.ip_address(text.partition("%")[0])
     if isinstance(found, ipaddress.IPv6Address):
         found = found.ipv4_mapped or found
-    return found.is_global and not found.is_multicast and not (found.version == NAT64.version and found in NAT64)
+    stands_for_another = isinstance(found, ipaddress.IPv6Address) and any(found in each for each in FOR_IPV4)
+    return found.is_global and not found.is_multicast and not stands_for_another
 
 
 def content_of(answer: http.client.HTTPResponse, most_bytes: int) -> bytes:

@@ -44,6 +44,8 @@ class ImageReader:
         """
         self.processor, self.vision, self.record, self.fetches = processor, vision, record, fetches
         self.rows, self.lock = ImageRows(width, bidirectional=record.bidirectional), threading.Lock()
+        self.preparing = threading.Lock()
+        """Held while a picture is prepared: a large one takes much memory."""
         made, wanted = set(processor.outputs), set(vision.inputs)
         if set(processor.inputs) != {PICTURE} or made != wanted or IMAGE_ROWS not in vision.outputs:
             raise PackageError("the graphs that read pictures do not fit each other; export the model again")
@@ -70,7 +72,8 @@ class ImageReader:
         if (known := self.rows.known(digest)) is not None:
             return known
         names = list(self.processor.outputs)
-        numbers = run_once(self.processor, names, {PICTURE: pixels}, UNCANCELLED, doing="prepared a picture")
+        with self.preparing:
+            numbers = run_once(self.processor, names, {PICTURE: pixels}, UNCANCELLED, doing="prepared a picture")
         given = {name: np.asarray(array) for name, array in zip(names, numbers, strict=True)}
         grid = self.grid_of(given) if self.record.has_grid else None
         count = math.prod(grid) if grid else self.record.tokens

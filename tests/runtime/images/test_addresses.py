@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import shutil
+import socket
 import ssl
 import subprocess
 import threading
@@ -162,6 +164,24 @@ def test_certificates_are_checked(tmp_path: Path, public: None, monkeypatch: pyt
             fetched(f"{address}/a.png?size=1", 10**6)
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
         assert fetched(f"{address}/a.png?size=1", 10**6) == PNG
+
+
+def test_a_handshake_that_never_ends_is_ended(public: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def drip() -> None:
+            connection, _ = server.accept()
+            with connection, contextlib.suppress(OSError):
+                for byte in b"\x16\x03\x03\x3f\xff" + bytes(100):  # a record that takes its time
+                    connection.sendall(bytes([byte]))
+                    time.sleep(0.1)
+
+        threading.Thread(target=drip, daemon=True).start()
+        monkeypatch.setattr(addresses, "MOST_SECONDS", 0.5)
+        start = time.monotonic()
+        with pytest.raises(ImageError, match="took longer than"):
+            fetched(f"https://localhost:{server.getsockname()[1]}/a", 1000)
+        assert time.monotonic() - start < 3
 
 
 @pytest.mark.parametrize(
