@@ -115,8 +115,23 @@ KINDS: dict[str, Kind] = {
     "vipllava": Kind(CROPPED, LLAVA, two_layers),
 }
 """Types that are exported."""
-ALIKE = ("glm46v", "qwen3_5_moe", "qwen3_vl_moe", "vipllava")
-"""Those whose vision parts are others'; they are tried when images or experts change: a test of each takes 20 seconds."""
+ALIKE = (
+    "aya_vision",
+    "deepseek_vl",
+    "exaone4_5",
+    "glm46v",
+    "got_ocr2",
+    "hyperclovax_vision_v2",
+    "idefics3",
+    "janus",
+    "paddleocr_vl",
+    "qwen2_vl",
+    "qwen3_5_moe",
+    "qwen3_vl_moe",
+    "video_llama_3",
+    "vipllava",
+)
+"""Types that read pictures as others of these do: their test takes 10 seconds each, and runs with those of further types."""
 REFUSED: dict[str, tuple[Kind, str]] = {
     "llava_next": (Kind(CROPPED | {"image_grid_pinpoints": [[SIDE, SIDE]]}, LLAVA), "other numbers of tokens"),
     "idefics2": (Kind({}), "other shapes"),

@@ -13,6 +13,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_N
 import onnx_textgen
 from onnx_textgen_export import export
 from onnx_textgen_export.errors import ExportError
+from support.costs import by_cost
 from support.text_encoder_checkpoints import random_weights
 from support.tiny_models import PADDED, SPECIAL, shrink
 
@@ -32,6 +33,24 @@ OWN_SIZES = {"mobilebert": {"num_hidden_layers": 2, "vocab_size": 300}}
 """Of types whose sizes depend on one another."""
 NOT_OF_TEXT = {"wav2vec2", "esmc", "modernvbert", "ultravbert"}
 """Of speech, of proteins, and of images with texts."""
+ALIKE = [
+    "camembert",
+    "data2vec-text",
+    "electra",
+    "flaubert",
+    "layoutlm",
+    "megatron-bert",
+    "rembert",
+    "roberta",
+    "roberta-prelayernorm",
+    "roc_bert",
+    "tapas",
+    "ultrabert",
+    "xlm-roberta",
+    "xlm-roberta-xl",
+    "yoso",
+]
+"""Types that compute as others do, or are refused as others are."""
 IDS = [[7, 5, 9, 11, 6, 8], [12, 5, 9], [3, 4]]
 
 
@@ -57,8 +76,7 @@ def tiny(model_type: str, *, scores: bool) -> transformers.PreTrainedModel:
     return model
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("model_type", types())
+@pytest.mark.parametrize("model_type", by_cost([], slow=[each for each in types() if each not in ALIKE], rare=ALIKE))
 def test_a_type_is_exported_with_proof_or_refused(model_type: str, tmp_path: Path) -> None:
     if model_type in REFUSED:
         with pytest.raises(ExportError, match=REFUSED[model_type]) as error:

@@ -25,6 +25,7 @@ from onnx_textgen_export.errors import ExportError
 from onnx_textgen_export.images import opening
 from onnx_textgen_export.images.processors import Processor, own_processor
 from onnx_textgen_export.images.vision import VisionPart
+from support.costs import by_cost
 from support.image_checkpoints import ALIKE, KINDS, REFUSED, noise, write_checkpoint
 
 TEXTS = ("What is this? ", " Say it.", " And?")
@@ -53,9 +54,8 @@ def imports_torchvision(monkeypatch: pytest.MonkeyPatch) -> None:
     sys.modules[names[2]].functional = sys.modules[names[3]]  # type: ignore[attr-defined]
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning")
-@pytest.mark.parametrize("model_type", [each for each in KINDS if each not in ALIKE])
+@pytest.mark.parametrize("model_type", by_cost([], slow=[each for each in KINDS if each not in ALIKE], rare=ALIKE))
 def test_a_type_writes_what_transformers_writes(model_type: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if model_type == "mistral3":
         imports_torchvision(monkeypatch)
@@ -180,8 +180,7 @@ def test_larger_pictures_are_made_as_small_as_asked(tmp_path: Path) -> None:
     assert [sum(each < 0 for each in model.encode("x", images=[noise(*size)])) for size in ((300, 300), (300, 150))] == [16, 8]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("model_type", "most"), [("qwen2_5_vl", 6), ("lighton_ocr", 3), ("qwen2_vl", 1)])
+@pytest.mark.parametrize(("model_type", "most"), by_cost([], slow=[("qwen2_vl", 1)], rare=[("qwen2_5_vl", 6), ("lighton_ocr", 3)]))
 def test_any_limit_of_tokens_may_be_asked_for(model_type: str, most: int, tmp_path: Path) -> None:
     write_checkpoint(model_type, tmp_path / "checkpoint", KINDS[model_type])
     package = export(tmp_path / "checkpoint", tmp_path / "package", image_tokens=most)
