@@ -1,9 +1,10 @@
 """How long a picture takes to be read, beside transformers: from a decoded picture to the first token of an answer.
 
-    python benchmarks/images.py --work DIR [--size HEIGHT WIDTH] [--rounds N] [--threads N]
+    python benchmarks/images.py --work DIR [--tiles N] [--size HEIGHT WIDTH] [--rounds N] [--threads N]
 
 The weights are random, in the shape of SmolVLM-256M (SigLIP of 93 million parameters, pictures of 512 x 512, 64 tokens): speed
-depends on shapes alone. Rounds are interleaved; medians, and medians of ratios, are printed. The machine should do nothing else.
+depends on shapes alone. `--tiles`: along the longer edge of a picture; with 1 it is read as a whole. Rounds are interleaved; medians,
+and medians of ratios, are printed. The machine should do nothing else.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from PIL import Image
 
 import onnx_textgen
 from onnx_textgen_export import export
-from onnx_textgen_export.images.processors import own_processor
+from onnx_textgen_export.image_processors.processors import own_processor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from support.image_checkpoints import Kind, write_checkpoint
@@ -46,8 +47,12 @@ def smolvlm(config: Any, _: Any) -> None:  # noqa: ANN401 - as above
     sized(config, {"scale_factor": 4})
 
 
-WHOLE = {"longest_edge": 512}
-KIND = Kind({"size": WHOLE, "max_image_size": WHOLE}, {"image_seq_len": 64}, smolvlm)
+SIDE = 512
+
+
+def kind(tiles: int) -> Kind:
+    """The type, with as many tiles along the longer edge of a picture."""
+    return Kind({"size": {"longest_edge": tiles * SIDE}, "max_image_size": {"longest_edge": SIDE}}, {"image_seq_len": 64}, smolvlm)
 
 
 def timed(function: Callable[[], object]) -> float:
@@ -62,10 +67,10 @@ def first_token(model: onnx_textgen.Model, text: str, picture: np.ndarray[Any, A
     model.generate(model.encode(text, images=[picture]), temperature=0, max_new_tokens=1)
 
 
-def packages(checkpoint: Path) -> dict[str, Path]:
+def packages(checkpoint: Path, tiles: int) -> dict[str, Path]:
     """The packages at float32 and int8, made once; next to them lies the checkpoint."""
     if not checkpoint.exists():
-        write_checkpoint("smolvlm", checkpoint, KIND, deviation=0.02)
+        write_checkpoint("smolvlm", checkpoint, kind(tiles), deviation=0.02)
     made = {precision: checkpoint.parent / precision for precision in ("fp32", "int8")}
     for precision, folder in made.items():
         if not folder.exists():
@@ -77,27 +82,27 @@ def main() -> None:
     """Measure, and print a table."""
     asked = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     asked.add_argument("--work", type=Path, required=True)
+    asked.add_argument("--tiles", type=int, choices=(1, 2, 3), default=1)
     asked.add_argument("--size", type=int, nargs=2, default=(480, 640), metavar=("HEIGHT", "WIDTH"))
     asked.add_argument("--rounds", type=int, default=7)
     asked.add_argument("--threads", type=int, default=2)
     given = asked.parse_args()
     torch.set_num_threads(given.threads)
-    checkpoint = given.work / "checkpoint"
-    folders = packages(checkpoint)
+    checkpoint = given.work / f"tiles-{given.tiles}" / "checkpoint"
+    folders = packages(checkpoint, given.tiles)
     models = {name: onnx_textgen.load(folder, device="cpu", threads=given.threads) for name, folder in folders.items()}
     from transformers import AutoModelForImageTextToText, PreTrainedTokenizerFast  # noqa: PLC0415 - it takes seconds
 
     theirs: Any = AutoModelForImageTextToText.from_pretrained(checkpoint, dtype=torch.float32).eval()
     processor: Any = own_processor(checkpoint, theirs.config)
     processor.tokenizer = PreTrainedTokenizerFast.from_pretrained(checkpoint)
-    switches = {name: False for name in ("do_image_splitting",) if hasattr(processor.image_processor, name)}
     about = models["fp32"].manifest.images
     assert about is not None
     text, draw = f"See {about.placeholder}: what is it?", np.random.default_rng(0)
     seconds: dict[str, list[float]] = {name: [] for name in ("transformers", *models)}
 
     def answer_of_theirs(picture: np.ndarray[Any, Any]) -> None:
-        inputs = processor(text=[text], images=[Image.fromarray(picture)], return_tensors="pt", **switches)
+        inputs = processor(text=[text], images=[Image.fromarray(picture)], return_tensors="pt")
         with torch.inference_mode():
             theirs.generate(**inputs, do_sample=False, max_new_tokens=1, min_new_tokens=1)
 

@@ -24,7 +24,7 @@ SIDE, PATCH = 28, 7
 SQUARE = {"size": {"height": SIDE, "width": SIDE}}
 CROPPED = {"size": {"shortest_edge": SIDE}, "crop_size": SQUARE["size"]}
 PATCHES = {"size": {"shortest_edge": 4 * 14 * 14, "longest_edge": 60 * 14 * 14}, "patch_size": PATCH, "merge_size": 2}
-LONGEST = {"size": {"longest_edge": SIDE}, "max_image_size": {"longest_edge": SIDE}}
+LONGEST = {"size": {"longest_edge": 3 * SIDE - 8}, "max_image_size": {"longest_edge": SIDE}}
 TOKENS = {
     **dict.fromkeys(("image_token", "context_image_token"), "<image>"),
     **dict.fromkeys(("boi_token", "image_start_token", "start_image_token"), "<boi>"),
@@ -33,6 +33,8 @@ TOKENS = {
     "image_break_token": "<break>",
     "img_patch_token": "<|IMG_PATCH|>",
     "video_token": "<video>",
+    "global_image_token": "<global-img>",
+    **{f"row_{row}_col_{column}": f"<row_{row}_col_{column}>" for row in (1, 2, 3) for column in (1, 2, 3)},
 }
 VISION: dict[str, Any] = {
     **{"image_size": SIDE, "patch_size": PATCH, "num_channels": 3, "depth": 2, "embed_dim": 32, "out_hidden_size": 48},

@@ -57,7 +57,7 @@ def with_images(source: Source, images: Images) -> Source:
         record.token_id,
         embedding.num_embeddings,
         images.decoder,
-        record.tokens if written_in_one_run(images) else 0,
+        record.tile_tokens if written_in_one_run(images) else 0,
         record.bidirectional,
         layers,
     )
@@ -65,8 +65,8 @@ def with_images(source: Source, images: Images) -> Source:
 
 
 def written_in_one_run(images: Images) -> bool:
-    """Return whether each picture is written as the same number of one token, with nothing between them."""
-    record, token = images.record, str(images.processor.tokenizer.convert_ids_to_tokens(images.record.token_id))
+    """Return whether each whole picture is written as the same number of one token, with nothing between them."""
+    record, token = images.whole, str(images.processor.tokenizer.convert_ids_to_tokens(images.record.token_id))
     return not record.has_grid and record.expansion.count(token) == record.tokens and token * record.tokens in record.expansion
 
 
@@ -93,7 +93,8 @@ class ImageWriter:
     @hinting()
     def write(self, folder: Path) -> None:
         """Write the graphs; a quantised package has a vision part of 8 bits, where that loses little."""
-        ir.save(self.images.processor_graph, folder / IMAGE_PROCESSOR_GRAPH)
+        tiling = self.images.tiling
+        ir.save(self.images.processor_graph if tiling is None else tiling.graph, folder / IMAGE_PROCESSOR_GRAPH)
         model = trace_vision(self.images.part, self.images.samples[0], self.options.target, self.weights)
         run_passes("optimize", model, self.settings())
         forms: Sequence[Quantization | None] = [None]
@@ -112,10 +113,10 @@ class ImageWriter:
         source, assets = self.source, self.assets
         if not (self.options.other_runtimes and opens_elsewhere(source, assets) and reads_pictures_elsewhere(source)):
             return
-        decoder = write_picture_graphs(folder)
+        decoder = write_picture_graphs(folder, self.images.processor_graph.clone())
         if (folder / WASM_GRAPH).exists():  # of the text alone, which no class of transformers.js takes for such a package
             write_wasm_graph(folder, decoder)
-        write_picture_settings(folder, decoder, assets, self.images.record)
+        write_picture_settings(folder, decoder, assets, self.images.whole)
         arithmetic = roundings.arithmetic if roundings is not None else self.options.chosen_precision
         self.proof.compare_for_others(folder, decoder, arithmetic)
 
@@ -136,4 +137,5 @@ class ImageWriter:
     @hinting()
     def prove(self, folder: Path, roundings: Roundings | None) -> Proven:
         """Compare a folder with PyTorch from pixels to tokens; raises `ExportError` where they differ too much."""
-        return self.proof.prove(folder, self.images.levels, precision=self.options.chosen_precision, roundings=roundings)
+        levels = [self.images.levels, *([self.images.tiling.levels] if self.images.tiling else [])]
+        return self.proof.prove(folder, max(levels), precision=self.options.chosen_precision, roundings=roundings)

@@ -18,7 +18,6 @@ from onnx_textgen.backends.signature import IMAGE_EMBEDS
 from onnx_textgen.package.manifest import (
     EMBED_GRAPH,
     GRAPH,
-    IMAGE_PROCESSOR_GRAPH,
     MERGED_DECODER,
     SHARED_FOLDER,
     VISION_ENCODER_GRAPH,
@@ -35,8 +34,11 @@ NO_ID = -1
 """In front of a row of a picture."""
 
 
-def write_picture_graphs(folder: Path) -> str:
-    """Write the graphs, from those of a package whose pictures all become as many rows; returns the name of the decoder's."""
+def write_picture_graphs(folder: Path, processor: ir.Model) -> str:
+    """Write the graphs of a package whose pictures are read as a whole here; returns the name of the decoder's.
+
+    `processor`: the graph by which all become as many rows; it is taken apart.
+    """
     decoder = ir.load(folder / GRAPH)
     width = rows_of(decoder.graph)
     take_embeddings(decoder.graph, width)
@@ -45,7 +47,7 @@ def write_picture_graphs(folder: Path) -> str:
     name = f"{SHARED_FOLDER}/{weights.name.removesuffix('_data')}"
     ir.save(decoder, folder / name)
     ir.save(embedding_graph(width), folder / EMBED_GRAPH)
-    vision = vision_encoder(ir.load(folder / IMAGE_PROCESSOR_GRAPH), ir.load(folder / VISION_GRAPH))
+    vision = vision_encoder(processor, ir.load(folder / VISION_GRAPH))
     refer_from(vision.graph, folder / SHARED_FOLDER)
     ir.save(vision, folder / VISION_ENCODER_GRAPH)
     return name

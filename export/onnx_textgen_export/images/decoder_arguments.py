@@ -20,8 +20,8 @@ from onnx_textgen.images.positions import AXES, position_offsets
 
 from ..errors import ExportError
 from ..huggingface.probed_model import attention_as
+from ..image_processors.grids import Grid
 from ..layers.encoder_attention import OWN
-from .grids import Grid
 from .vision import without_text
 
 AROUND = 3

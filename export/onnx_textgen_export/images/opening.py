@@ -17,19 +17,20 @@ from transformers import PreTrainedModel
 from onnx_textgen.package.manifest import MOST_IMAGE_TOKENS, ImageRecord, Target
 
 from ..errors import ExportError
+from ..image_processors.grids import GridForm, formula_of, made_of
+from ..image_processors.matching import grids_of, matching_graph, matching_grid
+from ..image_processors.patch_steps import GridSteps
+from ..image_processors.processors import GRID_SIZES, Processor, has_processor, open_processor, trial_pictures
+from ..image_processors.tiling import Tiling, matching_tiles
 from ..reports import Report
 from ..weights.streamed import Weights
 from .decoder_arguments import decoder_arguments
-from .grids import GridForm, formula_of, made_of
-from .matching import grids_of, matching_graph, matching_grid
-from .patch_steps import GridSteps
-from .processors import GRID_SIZES, Processor, has_processor, open_processor, trial_pictures
 from .vision import Seen, VisionPart, open_vision
 
 HINT = "; add --text-only"
 """What to do about a part that reads pictures and cannot be exported."""
-GRID_TOKENS = 1280
-"""Most tokens of a picture that keeps its shape, about a megapixel: larger ones take minutes without a graphics card."""
+MOST_TOKENS = 1280
+"""Most tokens of a picture whose tokens follow its shape, about a megapixel: larger ones take minutes without a graphics card."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -46,6 +47,13 @@ class Images:
     """What the processor makes of some pictures."""
     decoder: nn.Module | None = None
     """The text decoder, if it takes positions on several axes."""
+    tiling: Tiling | None = None
+    """How pictures are cut into tiles, each of which is read as a whole picture is."""
+
+    @property
+    def whole(self) -> ImageRecord:
+        """The record of pictures that are read as a whole."""
+        return dataclasses.replace(self.record, tokens=self.record.tile_tokens, tiles=())
 
 
 def reads_images(module: nn.Module) -> bool:
@@ -93,22 +101,21 @@ def open_images(
     processor = open_processor(folder, model.config, takes, token_id)
     (name,) = processor.sample.pixels
     if processor.varying:
-        opened = open_grid(model, processor, name, report, most_tokens or GRID_TOKENS)
+        opened = open_grid(model, processor, name, report, most_tokens or MOST_TOKENS)
     else:
         opened = open_fixed(model, processor, name)
-        if most_tokens is not None:
+        if any(switch is False for switch in processor.switches.values()):
+            opened = with_tiles(opened, name, report, most_tokens or MOST_TOKENS)
+        elif most_tokens is not None:
             report(f"images: all become {opened.record.tokens:,} tokens, whatever most is asked for")
     with weights.present():
         open_vision(opened.part, opened.samples, target)
         given = {name: processor.sample.pixels[name]} | processor.constants(processor.sample)
         grid = opened.samples[0].grid
-        tokens = math.prod(grid) if grid else opened.record.tokens
+        tokens = math.prod(grid) if grid else opened.record.tile_tokens
         found = decoder_arguments(model, token_id, given, tokens, grid)
         record = dataclasses.replace(opened.record, bidirectional=found.bidirectional)
-        opened = dataclasses.replace(opened, record=record, decoder=model.get_decoder() if found.has_axes else None)
-    if any(switch is False for switch in processor.switches.values()):
-        report("images: read as a whole, without tiles, so that each becomes as many tokens")
-    return opened
+        return dataclasses.replace(opened, record=record, decoder=model.get_decoder() if found.has_axes else None)
 
 
 def open_fixed(model: PreTrainedModel, processor: Processor, name: str) -> Images:
@@ -121,6 +128,20 @@ def open_fixed(model: PreTrainedModel, processor: Processor, name: str) -> Image
     graph, levels = matching_graph(processor, list(sample.pixels[name].shape), name)
     record = ImageRecord(processor.placeholder, sample.expansion, processor.token_id, tokens)
     return Images(processor, part, record, graph, levels, [Seen(sample.pixels[name])])
+
+
+def with_tiles(images: Images, name: str, report: Report, most: int) -> Images:
+    """The same with pictures that are cut into tiles, of at most `most` tokens together, if the processor's way is known."""
+    own, (seen,) = images.record, images.samples
+    try:
+        tiling = matching_tiles(images.processor, name, seen.pixels.shape, own.tokens, most)
+    except ExportError as error:
+        report(f"images: read as a whole, without tiles, as {own.tokens:,} tokens each ({error})")
+        return images
+    tokens = own.tokens * max(each.tiles for each in tiling.texts)
+    report(f"images: cut into tiles of {own.tokens:,} tokens, at most {tokens:,} for a picture")
+    record = dataclasses.replace(own, tokens=tokens, tiles=tiling.texts)
+    return dataclasses.replace(images, record=record, processor=tiling.processor, tiling=tiling)
 
 
 def open_grid(model: PreTrainedModel, processor: Processor, name: str, report: Report, most: int) -> Images:

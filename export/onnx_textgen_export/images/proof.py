@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import onnx_ir as ir
 import torch
 from torch import Tensor
 
 from onnx_textgen.backends.onnxruntime_session import OnnxRuntimeSession, open_session
 from onnx_textgen.images.image_reader import IMAGE_ROWS, ImageReader
 from onnx_textgen.images.image_rows import ReadImage
+from onnx_textgen.images.in_messages import placed
 from onnx_textgen.inference.decoder import Decoder
 from onnx_textgen.inference.graph_runner import Logits
 from onnx_textgen.package.manifest import (
@@ -26,11 +29,14 @@ from onnx_textgen.package.manifest import (
     VISION_GRAPH,
     WASM_GRAPH,
     Precision,
+    TileText,
 )
 
 from ..errors import ExportError, as_export_error
 from ..extra_graphs.picture_graphs import EMBEDS, NO_ID, PIXELS
 from ..huggingface.probed_model import attention_as
+from ..image_processors.matching import SIZES, grids_of
+from ..image_processors.processors import FILLING, GRID_SIZES, PLAIN, Pixels, Read, trial_pictures
 from ..layers.encoder_attention import OWN
 from ..passes.quantization.rounding import Roundings
 from ..proof.measures import TOLERANCES, Scenario, compare
@@ -39,9 +45,7 @@ from ..proof.same_weights import in_float32, opened_for_proof
 from ..proof.scenarios import feed_in_pieces, feed_ragged
 from ..sources.source import Source
 from ..weights.streamed import Weights
-from .matching import SIZES, grids_of
 from .opening import Images
-from .processors import FILLING, GRID_SIZES, PLAIN, Pixels, Read, trial_pictures
 from .vision import Seen
 
 ROWS_COSINE = {"fp32": 1 - 1e-6, "fp16": 0.999, "int8": 0.995, "int4": 0.995}
@@ -79,7 +83,9 @@ class ImageProof:
     def __init__(self, source: Source, weights: Weights, images: Images) -> None:
         self.source, self.weights, self.images = source, weights, images
         self.processor, self.part, self.record = images.processor, images.part, images.record
-        self.pictures = trial_pictures(SIZES[:3] if self.part.form is None else [*GRID_SIZES[:3], LARGER])
+        self.tiling = images.tiling
+        sizes = SIZES[:3] if self.part.form is None else [*GRID_SIZES[:3], LARGER]
+        self.pictures = trial_pictures(sizes) if self.tiling is None else self.tiling.small
 
     @functools.cached_property
     def reads(self) -> list[Read]:
@@ -87,15 +93,15 @@ class ImageProof:
         return [self.processor.read(each) for each in self.pictures]
 
     @functools.cached_property
-    def seen(self) -> list[Seen]:
-        """The same as the vision part takes it."""
+    def seen(self) -> list[list[Seen]]:
+        """The same as the vision part takes it, one for each tile of a picture."""
         return seen_by(self.images, self.reads, self.pictures)
 
     @functools.cached_property
     def wanted_rows(self) -> list[npt.NDArray[np.float32]]:
         """transformers' rows of the pictures."""
         with self.weights.present():
-            return [np.array(self.part.run(each).numpy()) for each in self.seen]
+            return [np.concatenate([self.part.run(each).numpy() for each in tiles]) for tiles in self.seen]
 
     def prove(self, folder: Path, levels_apart: float, *, precision: Precision, roundings: Roundings | None) -> Proven:
         """Compare rows, logits and greedy tokens; raises `ExportError` where they differ too much."""
@@ -106,7 +112,7 @@ class ImageProof:
         with as_export_error(), opened as (session, changes, tolerance), self.weights.present(changes):
             known = self.reader_of(folder).rows
             images = [
-                ReadImage(bytes([number]), rows, seen.grid, self.record.row_break_ids)
+                ReadImage(bytes([number]), rows, seen[0].grid, self.record.row_break_ids, self.tiles_of(seen))
                 for number, (rows, seen) in enumerate(zip(self.wanted_rows, self.seen, strict=True))
             ]
             for image in images:
@@ -132,7 +138,7 @@ class ImageProof:
         one, two, _ = self.texts()
         pixels = self.pictures[0]
         with as_export_error():
-            own = self.reader_of(folder)
+            own = self.reader_of_whole(folder)
             image = own.read_pixels(pixels)
             ids = np.array([[*one, *image.ids, *two]])
             embed, vision = (open_session(folder / name, device="cpu").ort for name in (EMBED_GRAPH, VISION_ENCODER_GRAPH))
@@ -165,12 +171,32 @@ class ImageProof:
             processor, vision = (open_session(folder / name, device="cpu") for name in (IMAGE_PROCESSOR_GRAPH, VISION_GRAPH))
             return ImageReader(processor, vision, self.record, self.width)
 
+    def reader_of_whole(self, folder: Path) -> ImageReader:
+        """The same, which reads each picture as a whole."""
+        if self.tiling is None:
+            return self.reader_of(folder)
+        with tempfile.TemporaryDirectory() as work:
+            ir.save(self.images.processor_graph, graph := Path(work) / IMAGE_PROCESSOR_GRAPH)
+            processor, vision = open_session(graph, device="cpu"), open_session(folder / VISION_GRAPH, device="cpu")
+        return ImageReader(processor, vision, self.images.whole, self.width)
+
+    def tiles_of(self, seen: Sequence[Seen]) -> TileText | None:
+        """A way to cut a picture into as many tiles."""
+        return next((each for each in self.record.tiles if each.tiles == len(seen)), None)
+
+    def in_text(self, image: ReadImage) -> list[int]:
+        """What a text has of a picture."""
+        if image.tiles is None:
+            return list(image.ids)
+        ids = self.processor.tokenizer(image.tiles.text, add_special_tokens=False)["input_ids"]
+        return placed(ids, [image], self.record)
+
     def rows_of(self, folder: Path) -> tuple[float, float]:
         """The largest error of a folder's rows relative to the largest number, and the smallest cosine."""
         vision, error, cosine = open_session(folder / VISION_GRAPH, device="cpu"), 0.0, 1.0
-        for seen, want in zip(self.seen, self.wanted_rows, strict=True):
-            (got,) = vision.ort.run([IMAGE_ROWS], {self.part.name: seen.pixels.numpy()})
-            got = got.reshape(want.shape)
+        for tiles, want in zip(self.seen, self.wanted_rows, strict=True):
+            made = [vision.ort.run([IMAGE_ROWS], {self.part.name: each.pixels.numpy()})[0] for each in tiles]
+            got = np.concatenate(made).reshape(want.shape)
             error = max(error, float(np.abs(got - want).max() / np.abs(want).max()))
             products = (got * want).sum(1) / (np.linalg.norm(got, axis=1) * np.linalg.norm(want, axis=1) + 1e-30)
             cosine = min(cosine, float(products.min()))
@@ -186,8 +212,8 @@ class ImageProof:
     def runs(self, decoder: Callable[..., Decoder], images: Sequence[ReadImage]) -> list[tuple[str, Logits, Logits]]:
         """Ways of feeding texts with pictures: name, the package's logits, and PyTorch's."""
         one, two, three = self.texts()
-        single = [*one, *images[0].ids, *two]
-        double = [*one, *images[1].ids, *two, *images[2].ids, *three]
+        single = [*one, *self.in_text(images[0]), *two]
+        double = [*one, *self.in_text(images[1]), *two, *self.in_text(images[2]), *three]
         room = self.source.geometry.context_length
         want = self.reference(single, images)
         found = [
@@ -204,7 +230,7 @@ class ImageProof:
 
     def reference(self, ids: Sequence[int], images: Sequence[ReadImage]) -> Logits:
         """PyTorch's logits [tokens, vocabulary] of ids with pictures, by the model's own forward."""
-        first = {image.ids[0]: number for number, image in enumerate(images)}
+        first = {next(each for each in image.ids if each < 0): number for number, image in enumerate(images)}
         used = tuple(first[each] for each in ids if each in first)
         plain = torch.tensor([[each if each >= 0 else self.record.token_id for each in ids]])
         if not used:
@@ -235,7 +261,7 @@ class ImageProof:
         """
         one, two, _ = self.texts()
         possible = np.arange(self.source.geometry.vocab_size) != self.record.token_id
-        ids, made = [*one, *images[0].ids, *two], list[int]()
+        ids, made = [*one, *self.in_text(images[0]), *two], list[int]()
         room = self.source.geometry.context_length - len(ids) - 1
         logits = decoder.feed(ids)[-1]
         for _ in range(min(GREEDY_TOKENS, room)):
@@ -271,13 +297,13 @@ def logits_after(session: OnnxRuntimeSession, given: npt.NDArray[np.float32]) ->
     return np.stack(found)
 
 
-def seen_by(images: Images, reads: Sequence[Read], pictures: Sequence[Pixels]) -> list[Seen]:
-    """What a processor made of pictures, as a vision part takes it."""
-    form, numbers = images.part.form, [read.pixels[images.part.name] for read in reads]
+def seen_by(images: Images, reads: Sequence[Read], pictures: Sequence[Pixels]) -> list[list[Seen]]:
+    """What a processor made of pictures, as a vision part takes it, one for each tile."""
+    form, numbers, (sample, *_) = images.part.form, [read.pixels[images.part.name] for read in reads], images.samples
     if form is None:
-        return [Seen(each) for each in numbers]
+        return [[Seen(tile) for tile in each.reshape(-1, *sample.pixels.shape)] for each in numbers]
     grids = grids_of(form.split, images.processor_graph, pictures)
-    return [Seen(form.as_split(each, grid), grid) for each, grid in zip(numbers, grids, strict=True)]
+    return [[Seen(form.as_split(each, grid), grid)] for each, grid in zip(numbers, grids, strict=True)]
 
 
 BOTH_WAYS = "its decoder may read the tokens of a picture in both directions, or count their positions otherwise"

@@ -8,12 +8,12 @@ import torch
 from onnx_textgen.images.image_reader import IMAGE_ROWS
 from onnx_textgen.package.manifest import Target
 
+from ..image_processors.patch_steps import HEIGHT, WIDTH
 from ..layers.torch_substitutes import OnnxSubstitutes
 from ..passes.order import Settings, run_passes
 from ..tracing.interface import forget_origin
 from ..tracing.tracer import attach_weights, trace_module
 from ..weights.streamed import Weights
-from .patch_steps import HEIGHT, WIDTH
 from .vision import Seen, VisionPart
 
 

@@ -26,8 +26,8 @@ from onnx_textgen.package.manifest import Target
 
 from ..errors import ExportError, innermost
 from ..huggingface.probed_model import attention_as
+from ..image_processors.grids import Grid, GridForm, Made, grid_in, made_of
 from ..layers.encoder_attention import ATTENTION, OWN, counted_calls
-from .grids import Grid, GridForm, Made, grid_in, made_of
 from .packed_attention import by_groups
 from .read_out_values import ReadOutValues, Site
 

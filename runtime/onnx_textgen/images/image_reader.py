@@ -6,7 +6,7 @@ import functools
 import hashlib
 import math
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -17,12 +17,14 @@ from ..backends.protocol import ClosedGraph
 from ..cancellation import UNCANCELLED, CancelScope
 from ..encoders.encoder import run_once
 from ..errors import ModelError, PackageError
-from ..package.manifest import MOST_IMAGE_TOKENS, ImageRecord
+from ..package.manifest import MOST_IMAGE_TOKENS, ImageRecord, TileText
 from .image_rows import Grid, ImageRows, ReadImage, Rows, Unread
 from .pictures import PICTURE, Pixels, read_picture
 
 IMAGE_ROWS = "image_rows"
 """The output [tokens, width] of a vision part."""
+TILE_GRID = "tile_grid"
+"""The output [2] of a processor that cuts pictures: rows and columns of tiles, which are the first axis of its other outputs."""
 Numbers = npt.NDArray[Any]
 
 
@@ -46,12 +48,12 @@ class ImageReader:
         self.rows, self.lock = ImageRows(width, bidirectional=record.bidirectional), threading.Lock()
         self.preparing = threading.Lock()
         """Held while a picture is prepared: a large one takes much memory."""
-        made, wanted = set(processor.outputs), set(vision.inputs)
+        made, wanted = set(processor.outputs), set(vision.inputs) | ({TILE_GRID} if record.tiles else set())
         if set(processor.inputs) != {PICTURE} or made != wanted or IMAGE_ROWS not in vision.outputs:
             raise PackageError("the graphs that read pictures do not fit each other; export the model again")
         shape, _ = vision.outputs[IMAGE_ROWS]
-        if shape != [*(shape[:2] if record.has_grid else [record.tokens]), width]:
-            taken = f"[down, across, {width}]" if record.has_grid else f"[{record.tokens}, {width}]"
+        if shape != [*(shape[:2] if record.has_grid else [record.tile_tokens]), width]:
+            taken = f"[down, across, {width}]" if record.has_grid else f"[{record.tile_tokens}, {width}]"
             raise PackageError(f"pictures become rows {shape}, and the decoder takes {taken}; export the model again")
         dynamic = sum(not isinstance(size, int) for sizes, _ in vision.inputs.values() for size in sizes)
         if dynamic != (len(("down", "across")) if record.has_grid else 0):
@@ -76,11 +78,13 @@ class ImageReader:
             numbers = run_once(self.processor, names, {PICTURE: pixels}, UNCANCELLED, doing="prepared a picture")
         given = {name: np.asarray(array) for name, array in zip(names, numbers, strict=True)}
         grid = self.grid_of(given) if self.record.has_grid else None
-        count = math.prod(grid) if grid else self.record.tokens
+        tiles = self.tiles_of(given) if self.record.tiles else None
+        count = math.prod(grid) if grid else self.record.tile_tokens * (tiles.tiles if tiles else 1)
         if not 1 <= count <= MOST_IMAGE_TOKENS:
             raise ModelError(f"the picture has {count:,} rows, and from 1 to {MOST_IMAGE_TOKENS:,} are possible; take another")
-        waiting = Unread(count, functools.partial(self.compute, given, count), sum(array.nbytes for array in given.values()))
-        return self.rows.keep(ReadImage(digest, waiting, grid, self.record.row_break_ids))
+        parts = [given] if tiles is None else [{name: each[tile] for name, each in given.items()} for tile in range(tiles.tiles)]
+        waiting = Unread(count, functools.partial(self.compute, parts, count), sum(array.nbytes for array in given.values()))
+        return self.rows.keep(ReadImage(digest, waiting, grid, self.record.row_break_ids, tiles))
 
     def grid_of(self, given: Mapping[str, Numbers]) -> Grid:
         """Tokens down and across, which are the dimensions that vary in what the vision part takes."""
@@ -93,11 +97,21 @@ class ImageReader:
         )
         return height, width
 
-    def compute(self, given: Mapping[str, Numbers], count: int, scope: CancelScope) -> Rows:
-        """Compute the rows [count, width] of a picture by the vision part."""
-        with scope.holding(self.lock):  # one at a time: each run uses all threads
-            (rows,) = run_once(self.vision, [IMAGE_ROWS], given, scope, doing="read a picture")
-        found = np.asarray(rows, np.float32)
+    def tiles_of(self, given: dict[str, Numbers]) -> TileText:
+        """How a picture was cut, which is taken out; raises `ModelError` for a way that the package does not know."""
+        grid, counts = given.pop(TILE_GRID).ravel().tolist(), {len(array) for array in given.values()}
+        for each in self.record.tiles:
+            if [each.rows, each.columns] == grid and {each.tiles} == counts:
+                return each
+        raise ModelError(f"the package knows no text for a picture in tiles of {grid}; give one of another shape")
+
+    def compute(self, parts: Sequence[Mapping[str, Numbers]], count: int, scope: CancelScope) -> Rows:
+        """Compute the rows [count, width] of a picture by the vision part, which has one run for each tile."""
+        made = list[Numbers]()
+        for given in parts:
+            with scope.holding(self.lock):  # one at a time: each run uses all threads
+                made += run_once(self.vision, [IMAGE_ROWS], given, scope, doing="read a picture")
+        found = np.concatenate([np.asarray(each, np.float32).reshape(-1, self.rows.width) for each in made])
         if found.size != count * self.rows.width:
             raise ModelError(f"a picture became {found.size // self.rows.width:,} rows, not {count:,}; export the model again")
         if not np.isfinite(found).all():

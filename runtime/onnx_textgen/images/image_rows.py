@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from ..cancellation import UNCANCELLED, CancelScope
 from ..errors import PromptError
-from ..package.manifest import MOST_IMAGE_TOKENS
+from ..package.manifest import MOST_IMAGE_TOKENS, TileText
 
 ROW_BITS = MOST_IMAGE_TOKENS.bit_length() - 1
 HASH_BITS = 62 - ROW_BITS
@@ -52,9 +52,18 @@ class Unread:
 class ReadImage:
     """A picture whose pixels were read, and its rows, which may be computed later. Safe to share between requests."""
 
-    def __init__(self, digest: bytes, rows: Rows | Unread, grid: Grid | None = None, row_break_ids: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        digest: bytes,
+        rows: Rows | Unread,
+        grid: Grid | None = None,
+        row_break_ids: Sequence[int] = (),
+        tiles: TileText | None = None,
+    ) -> None:
         """`digest`: of what was read; `rows` [tokens, width]; `grid`: of a picture whose rows follow its size."""
         self.digest, self.grid, self.count, self.lock = digest, grid, len(rows), threading.Lock()
+        self.tiles = tiles
+        """How it was cut."""
         self._rows = rows
         self.ids = ids_of(digest, self.count)
         """What a prompt has in the place of the picture."""
@@ -65,6 +74,12 @@ class ReadImage:
         if grid is not None and row_break_ids:
             lines = [[*row_break_ids, *self.ids[start : start + grid[1]]] for start in range(0, self.count, grid[1])]
             self.ids = tuple(itertools.chain(*lines))[len(row_break_ids) :]
+
+    @property
+    def parts(self) -> list[tuple[int, ...]]:
+        """Its ids, in parts that each take the place of one token: of a grid all, of tiles those of each, else one."""
+        size = len(self.ids) if self.grid else self.count // self.tiles.tiles if self.tiles else 1
+        return [self.ids[start : start + size] for start in range(0, len(self.ids), size)]
 
     def rows(self, scope: CancelScope = UNCANCELLED) -> Rows:
         """Its rows [tokens, width], computed at the first call; raises as `Unread.compute` does."""

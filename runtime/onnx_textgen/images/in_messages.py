@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..errors import ImageError, TemplateError
@@ -118,18 +119,19 @@ def as_text(messages: Sequence[Message], mark: str) -> list[dict[str, Any]]:
     return made
 
 
-def expanded(text: str, count: int, record: ImageRecord) -> str | None:
-    """A text with what each picture becomes in its place; None if it has another number of places."""
-    return text.replace(record.placeholder, record.expansion) if text.count(record.placeholder) == count else None
+def expanded(text: str, images: Iterable[ReadImage], record: ImageRecord) -> str:
+    """A text with what each picture becomes in its place, of which it has as many as there are pictures."""
+    texts = [record.expansion if image.tiles is None else image.tiles.text for image in images]
+    return "".join(itertools.chain(*zip(text.split(record.placeholder), [*texts, ""], strict=True)))
 
 
 def placed(ids: Sequence[int], images: Sequence[ReadImage], record: ImageRecord) -> list[int]:
     """Ids in which the tokens of pictures are the ids of their rows; raises `TemplateError` if their number is another.
 
-    Of a picture with a grid they have a single token, in whose place all its rows go.
+    One token may stand for all rows of a picture, or of a tile.
     """
     count = sum(each == record.token_id for each in ids)
-    parts = [image.ids for image in images] if record.has_grid else [(each,) for image in images for each in image.ids]
+    parts = [part for image in images for part in image.parts]
     if count != len(parts):
         raise TemplateError("the text itself has the token that stands for a row of a picture; take it out")
     left = iter(parts)

@@ -208,6 +208,18 @@ class GoldenPicture:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class TileText:
+    """What a picture becomes in a text that is cut into this many rows and columns of tiles."""
+
+    rows: int
+    columns: int
+    tiles: int
+    """Together, with one more where the picture as a whole is among them."""
+    text: str
+    """What takes the place of the placeholder, with the token once for each tile."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class ImageRecord:
     """How a decoder reads pictures."""
 
@@ -223,11 +235,23 @@ class ImageRecord:
     """Whether a picture has rows by its size: a grid of them, down and across, which takes the place of the token."""
     row_break_ids: tuple[int, ...] = ()
     """Ids between two lines of a grid."""
+    tiles: tuple[TileText, ...] = ()
+    """Of a model whose pictures are cut into tiles: each way to cut one. `expansion` is that of a single tile."""
     bidirectional: bool = False
     """Whether the tokens of a picture see each other in both directions, so that one run has to have all of them."""
     golden: tuple[GoldenPicture, ...] = ()
     tolerance: float = 1e-3
     """How far numbers may be from the golden ones, relative to the largest of them."""
+
+    @property
+    def varies(self) -> bool:
+        """Whether pictures of other shapes become other numbers of tokens."""
+        return self.has_grid or bool(self.tiles)
+
+    @property
+    def tile_tokens(self) -> int:
+        """How many rows a tile has; of a model without tiles, a picture."""
+        return self.tokens // max((each.tiles for each in self.tiles), default=1)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -421,6 +445,8 @@ def check_images(manifest: Manifest) -> None:
     if not 1 <= about.tokens <= MOST_IMAGE_TOKENS or not about.placeholder or about.token_id < 0:
         most = f"{MOST_IMAGE_TOKENS:,}"
         raise PackageError(f"images should have a placeholder and 1 to {most} tokens, found {about!s:.100}; export the model again")
+    if any(min(each.rows, each.columns, each.tiles) < 1 or not each.text for each in about.tiles) or about.tile_tokens < 1:
+        raise PackageError("images.tiles should have rows, columns and tiles from 1, and a text; export the model again")
 
 
 def check_text_encoder(manifest: Manifest) -> None:

@@ -74,8 +74,13 @@ class ChatEncoder:
 
     def ids_of(self, rendered: Rendered, images: Sequence[ReadImage]) -> list[int]:
         """Token ids of a rendered chat with pictures."""
-        ids, about = rendered.encode(self.opened.tokenizer), self.opened.manifest.images
-        return ids if about is None else placed(ids, [images[each] for each in rendered.pictures], about)
+        about, tokenizer = self.opened.manifest.images, self.opened.tokenizer
+        if about is None:
+            return rendered.encode(tokenizer)
+        inside = [images[each] for each in rendered.pictures]
+        if inside:
+            rendered = dataclasses.replace(rendered, marked=expanded(rendered.marked, inside, about))
+        return placed(rendered.encode(tokenizer), inside, about)
 
     def turn(
         self,
@@ -139,13 +144,13 @@ class ChatEncoder:
             return write(messages)
         if opened.chat_format.derived.takes_parts:
             rendered = write(messages)
-            if len(rendered.pictures) == count and (text := expanded(rendered.marked, count, about)) is not None:
-                return dataclasses.replace(rendered, marked=text)
+            if len(rendered.pictures) == count == rendered.marked.count(about.placeholder):
+                return rendered
         rendered = write(as_text(messages, mark))
         marks = re.compile(f"{mark}([0-9]+){mark}")
         pictures = tuple(map(int, marks.findall(rendered.marked)))
-        text = expanded(marks.sub(lambda _: about.placeholder, rendered.marked), count, about)
-        if text is None or sorted(pictures) != list(range(count)):
+        text = marks.sub(lambda _: about.placeholder, rendered.marked)
+        if text.count(about.placeholder) != count or sorted(pictures) != list(range(count)):
             raise ImageError("the chat template does not write the places of all pictures; put them into messages of the user")
         return dataclasses.replace(rendered, marked=text, pictures=pictures)
 

@@ -59,9 +59,10 @@ class PromptEncoder:
             raise ImageError(f"{self.opened.manifest.name} reads text alone; leave the pictures out")
         text, missing = prompt, len(pictures) - prompt.count(about.placeholder)
         text = about.placeholder * max(missing, 0) + text
-        if (whole := expanded(text, len(pictures), about)) is None:
+        if missing < 0:
             raise ImageError(f"the text has more places {about.placeholder} than there are pictures ({len(pictures)})")
-        return placed(self.opened.tokenizer.encode(whole), self.read_pictures(pictures), about)
+        images = self.read_pictures(pictures)
+        return placed(self.opened.tokenizer.encode(expanded(text, images, about)), images, about)
 
     def read_pictures(self, sources: Sequence[object]) -> list[ReadImage]:
         """Read pictures; raises `LongPromptError` for more than fit in the context, before further ones are read."""
@@ -69,8 +70,8 @@ class PromptEncoder:
         assert reader is not None and about is not None, "the caller has checked"
         count, images, tokens = len(sources), list[ReadImage](), 0
         for source in sources:
-            if (least := tokens + 1 if about.has_grid else count * about.tokens) >= self.context_length:
-                taken = "at least " * about.has_grid + f"{least:,}"
+            if (least := tokens + 1 if about.varies else count * about.tokens) >= self.context_length:
+                taken = "at least " * about.varies + f"{least:,}"
                 raise LongPromptError(
                     f"{count:,} pictures take {taken} tokens; this model takes {self.context_length:,}. Leave some out"
                 )

@@ -22,8 +22,10 @@ from transformers.utils import is_torchvision_available
 import onnx_textgen
 from onnx_textgen_export import export
 from onnx_textgen_export.errors import ExportError
+from onnx_textgen_export.image_processors import tiling
+from onnx_textgen_export.image_processors.pixel_steps import Operators
+from onnx_textgen_export.image_processors.processors import Processor, own_processor
 from onnx_textgen_export.images import opening
-from onnx_textgen_export.images.processors import Processor, own_processor
 from onnx_textgen_export.images.vision import VisionPart
 from support.costs import by_cost
 from support.image_checkpoints import ALIKE, KINDS, REFUSED, noise, write_checkpoint
@@ -33,10 +35,10 @@ TEXTS = ("What is this? ", " Say it.", " And?")
 COUNT = 24
 
 
-def by_transformers(model: Any, processor: Any, text: str, pictures: list[Any], switches: dict[str, bool]) -> list[int]:
+def by_transformers(model: Any, processor: Any, text: str, pictures: list[Any]) -> list[int]:
     """Greedy ids after a text with pictures, by transformers alone."""
     images = [Image.fromarray(each) for each in pictures]
-    given = processor(text=[text], images=images, return_tensors="pt", **switches)
+    given = processor(text=[text], images=images, return_tensors="pt")
     with torch.no_grad():
         found = model.generate(**given, do_sample=False, max_new_tokens=COUNT, min_new_tokens=COUNT)
     ids: list[int] = found[0, given["input_ids"].shape[1] :].tolist()
@@ -66,16 +68,15 @@ def test_a_type_writes_what_transformers_writes(model_type: str, tmp_path: Path,
     assert ours.manifest.certificate["pictures"]["greedy_tokens"] >= 40
     own: Any = own_processor(tmp_path / "checkpoint", module.config)
     own.tokenizer = PreTrainedTokenizerFast.from_pretrained(tmp_path / "checkpoint")  # some types have a class that reads no bytes
-    switches = {name: False for name in ("do_image_splitting", "crop_to_patches") if hasattr(own.image_processor, name)}
     picture = noise(40, 66)
     # The same numbers for both: a pixel that is rounded otherwise can change a token of a random model.
-    sizes = ((42, 70), (56, 28)) if about.has_grid else ((28, 28), (28, 28))
+    sizes = ((42, 70), (56, 28)) if about.varies else ((28, 28), (28, 28))
     one, other = (
         np.asarray(Image.fromarray(picture[::step]).resize(size[::-1])) for size, step in zip(sizes, (1, -1), strict=True)
     )
     for pictures in ([one], [one, other]):
         text = about.placeholder.join(TEXTS[: len(pictures) + 1])
-        wanted = by_transformers(module, own, text, pictures, switches)
+        wanted = by_transformers(module, own, text, pictures)
         found = ours.generate(ours.encode(text, images=pictures), temperature=0, max_new_tokens=COUNT, ignore_eos=True)
         assert list(found.token_ids) == wanted
 
@@ -205,6 +206,43 @@ def test_the_proof_finds_a_processor_that_makes_large_pictures_smaller_otherwise
 
 
 @pytest.mark.slow
+def test_tiles_are_as_few_as_asked(tmp_path: Path) -> None:
+    write_checkpoint("internvl", tmp_path / "checkpoint", KINDS["internvl"])
+    said = list[str]()
+    package = export(tmp_path / "checkpoint", tmp_path / "package", image_tokens=12, report=said.append)
+    about = package.manifest.images
+    assert about is not None and about.tokens == 12 and {each.tiles for each in about.tiles} == {1, 3}
+    assert "images: cut into tiles of 4 tokens, at most 12 for a picture" in said
+    model = onnx_textgen.load(package.folder, device="cpu", threads=1)
+    assert [sum(each < 0 for each in model.encode("x", images=[noise(*size)])) for size in ((28, 28), (100, 400))] == [4, 12]
+
+
+@pytest.mark.slow
+def test_pictures_are_read_as_a_whole_where_the_way_of_tiles_is_not_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiling, "tile_steps_of", lambda settings: [])
+    write_checkpoint("smolvlm", tmp_path / "checkpoint", KINDS["smolvlm"])
+    said = list[str]()
+    package = export(tmp_path / "checkpoint", tmp_path / "package", report=said.append)
+    assert package.manifest.images is not None and not package.manifest.images.tiles
+    assert any(line.startswith("images: read as a whole, without tiles, as 4 tokens each") for line in said)
+
+
+@pytest.mark.slow
+def test_tiles_in_another_order_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = Operators.op
+
+    def turned(ops: Operators, name: str, *inputs: Any, **attributes: Any) -> Any:
+        by_lines = attributes.get("perm") == [1, 3, 0, 2, 4]
+        return own(ops, name, *inputs, **attributes | ({"perm": [3, 1, 0, 2, 4]} if by_lines else {}))
+
+    monkeypatch.setattr(Operators, "op", turned)
+    write_checkpoint("smolvlm", tmp_path / "checkpoint", KINDS["smolvlm"])
+    said = list[str]()
+    export(tmp_path / "checkpoint", tmp_path / "package", report=said.append)
+    assert any("makes other numbers of tiles" in line for line in said)
+
+
+@pytest.mark.slow
 def test_a_text_goes_on_after_its_picture_is_forgotten(tmp_path: Path) -> None:
     write_checkpoint("qwen2_vl", tmp_path / "checkpoint", KINDS["qwen2_vl"])
     model = onnx_textgen.load(export(tmp_path / "checkpoint", tmp_path / "package").folder, device="cpu", threads=1)
@@ -230,6 +268,6 @@ def test_a_processor_that_needs_torchvision_says_so() -> None:
     if is_torchvision_available():
         pytest.skip("torchvision is installed")
     # In a fresh process: another test may have loaded it with the stand-in.
-    asked = "from onnx_textgen_export.images.processors import processor_class; processor_class('PixtralProcessor')"
+    asked = "from onnx_textgen_export.image_processors.processors import processor_class; processor_class('PixtralProcessor')"
     found = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=False)
     assert "pip install torchvision" in found.stderr.splitlines()[-1]

@@ -18,7 +18,7 @@ from huggingface_hub import constants
 
 from onnx_textgen_export import ExportError
 from onnx_textgen_export.huggingface.checkpoint import refuse_code
-from onnx_textgen_export.images import processors
+from onnx_textgen_export.image_processors import processors
 from onnx_textgen_export.tracing.hub import SETTINGS, missing_weights, of_adapter, resolve_adapter, resolve_source, wanted
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

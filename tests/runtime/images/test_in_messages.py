@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onnx_textgen.errors import ImageError
+from onnx_textgen.errors import ImageError, TemplateError
 from onnx_textgen.images.image_rows import ReadImage
 from onnx_textgen.images.in_messages import (
     as_text,
@@ -20,7 +20,7 @@ from onnx_textgen.images.in_messages import (
     source_of,
     without_pictures,
 )
-from onnx_textgen.package.manifest import ImageRecord
+from onnx_textgen.package.manifest import ImageRecord, TileText
 
 URL = "data:image/png;base64,iVBO"
 ABOUT = ImageRecord("<image>", "<image><image>", 9, 2)
@@ -79,9 +79,18 @@ def test_messages_keep_their_order() -> None:
     assert shown(messages[0]["content"]) == "[picture] and [picture]"
 
 
-def test_places_are_expanded_if_their_number_is_right() -> None:
-    assert expanded("a <image> b <image>", 2, ABOUT) == "a <image><image> b <image><image>"
-    assert expanded("a <image>", 2, ABOUT) is None
+def test_places_are_expanded_by_what_each_picture_becomes() -> None:
+    one = ReadImage(b"1", np.zeros((2, 3), np.float32))
+    cut = ReadImage(b"2", np.zeros((6, 3), np.float32), tiles=TileText(1, 2, 3, "[<image>|<image>|<image>]"))
+    assert expanded("a <image> b <image>", [one, cut], ABOUT) == "a <image><image> b [<image>|<image>|<image>]"
+    assert expanded("a", [], ABOUT) == "a"
+
+
+def test_a_token_stands_for_all_rows_of_a_tile() -> None:
+    cut = ReadImage(b"2", np.zeros((6, 3), np.float32), tiles=TileText(1, 2, 3, "[<image>|<image>|<image>]"))
+    assert placed([9, 1, 9, 2, 9], [cut], ABOUT) == [*cut.ids[:2], 1, *cut.ids[2:4], 2, *cut.ids[4:]]
+    with pytest.raises(TemplateError, match="stands for a row"):
+        placed([9, 9], [cut], ABOUT)
 
 
 def test_tokens_become_the_ids_of_rows() -> None:

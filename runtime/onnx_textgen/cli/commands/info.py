@@ -101,7 +101,7 @@ def texts_written(manifest: Manifest, cache: str) -> Iterator[tuple[str, str]]:
     if manifest.encoder is not None:
         yield from reads_source(manifest.encoder)
     if (images := manifest.images) is not None:
-        yield "pictures", f"{'at most ' * images.has_grid}{images.tokens:,} tokens a picture, for {images.placeholder}"
+        yield "pictures", f"{'at most ' * images.varies}{images.tokens:,} tokens a picture, for {images.placeholder}"
     yield "cache", cache
     yield "begins with id", "none" if manifest.bos_id is None else str(manifest.bos_id)
     yield "ends with id", ", ".join(map(str, manifest.eos_ids)) or "none"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import importlib
 import inspect
@@ -188,6 +189,20 @@ class Processor:
     def tokens_of(self, read: Read) -> int:
         """How many tokens of a picture have rows."""
         return self.ids(read).count(self.token_id)
+
+    def with_tiles(self, switches: Mapping[str, Any]) -> Processor:
+        """The same processor with its tiles, and with settings that limit these."""
+        made = copy.copy(self)
+        made.switches = {**{name: value for name, value in self.switches.items() if name not in TILES}, **switches}
+        return made
+
+    def with_one_token(self, read: Read, parts: int, tokens: int) -> str:
+        """What a picture becomes, with one token for the `tokens` of each of its parts; raises `ExportError`."""
+        token = str(self.tokenizer.convert_ids_to_tokens(self.token_id))
+        text = read.expansion.replace(token * tokens, token)
+        if self.tokens_of(read) != parts * tokens or text.count(token) != parts:
+            raise ExportError(f"{self.name} writes more than tokens of rows between those of a tile")
+        return text
 
     def without_grid(self, reads: Sequence[Read], grids: Sequence[Grid]) -> tuple[str, tuple[int, ...]]:
         """What pictures become with one token for all of a grid's, and the ids between two of its lines; raises `ExportError`."""

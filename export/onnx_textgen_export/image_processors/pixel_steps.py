@@ -182,16 +182,18 @@ class ResizeLongest:
 
     def side(self, ops: Operators, picture: Picture, side: ir.Value) -> ir.Value:
         """The new length of an edge."""
-        longest = ops.op("Max", picture.height, picture.width)
+        longest, shortest = (ops.op(name, picture.height, picture.width) for name in ("Max", "Min"))
         if not self.even:
             factor = ops.op("Div", ops.constant(self.edge, np.float64), ops.as_float(longest))
             found = ops.as_int(ops.op("Round", ops.op("Mul", ops.as_float(side), factor)))
             return ops.op("Max", found, ops.constant(self.smallest))
         edge, two = ops.constant(self.edge), ops.constant(2)
-        aspect = ops.op("Div", ops.as_float(longest), ops.as_float(side))  # of the longer edge it is 1
-        found = ops.as_int(ops.op("Div", ops.as_float(edge), aspect))
+        # Rounded as transformers rounds: divided by width / height if that is more than 1, and multiplied by it if it is less.
+        of_wide = ops.op("Div", ops.as_float(edge), ops.op("Div", ops.as_float(longest), ops.as_float(shortest)))
+        of_tall = ops.op("Mul", ops.as_float(edge), ops.op("Div", ops.as_float(shortest), ops.as_float(longest)))
+        is_wide, is_long = ops.op("GreaterOrEqual", picture.width, picture.height), ops.op("Equal", side, longest)
+        found = ops.as_int(ops.op("Where", is_wide, of_wide, of_tall))
         found = ops.op("Add", found, ops.op("Mod", found, two))
-        is_long = ops.op("Equal", side, longest)
         return ops.op("Max", ops.op("Where", is_long, edge, found), ops.constant(self.smallest))
 
 
@@ -254,19 +256,33 @@ def processor_graph(
 
     `shape`: of the result; `arrange`: what makes it of the numbers of a picture, if its sizes vary.
     """
+
+    def make(ops: Operators, picture: Picture) -> list[ir.Value]:
+        for step in steps:
+            picture = step(ops, picture)
+        numbers = last(ops, picture.pixels)
+        found = ops.op("Reshape", numbers, ops.constant(list(shape))) if arrange is None else arrange(ops, numbers, picture)
+        return [named(found, output, shape)]
+
+    return graph_of(make)
+
+
+def named(value: ir.Value, name: str, shape: Sequence[int | str], kind: ir.DataType = ir.DataType.FLOAT) -> ir.Value:
+    """A value as an output of a graph."""
+    value.name, value.shape, value.type = name, ir.Shape(list(shape)), ir.TensorType(kind)
+    return value
+
+
+def graph_of(make: Callable[[Operators, Picture], list[ir.Value]]) -> ir.Model:
+    """A graph that takes the pixels uint8 [height, width, 3] of a picture; `make` returns its outputs."""
     ops = Operators()
     given = ir.Value(name=PICTURE, shape=ir.Shape(["height", "width", CHANNELS]), type=ir.TensorType(ir.DataType.UINT8))
     channels_first = ops.op("Unsqueeze", ops.op("Transpose", given, perm=[2, 0, 1]), ops.constant(0))
     height, width = (ops.op("Shape", given, start=axis, end=axis + 1) for axis in (0, 1))
-    picture = Picture(channels_first, height, width)
-    for step in steps:
-        picture = step(ops, picture)
-    numbers = last(ops, picture.pixels)
-    found = ops.op("Reshape", numbers, ops.constant(list(shape))) if arrange is None else arrange(ops, numbers, picture)
-    found.name, found.shape, found.type = output, ir.Shape(list(shape)), ir.TensorType(ir.DataType.FLOAT)
+    outputs = make(ops, Picture(channels_first, height, width))
     graph = ir.Graph(
         [given],
-        [found],
+        outputs,
         nodes=ops.tape.nodes,
         initializers=ops.tape.initializers,
         opset_imports={"": OPSET},

@@ -120,10 +120,20 @@ def has_names(shape: Sequence[int | str]) -> bool:
 
 def run_processor(model: ir.Model, pictures: Sequence[Pixels]) -> list[Numbers]:
     """What a processor's graph makes of pictures."""
+    session = open_processor_graph(model)
+    return [run_on(session, each)[0] for each in pictures]
+
+
+def open_processor_graph(model: ir.Model) -> onnxruntime.InferenceSession:
+    """A session of a processor's graph."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return [session.run(None, {PICTURE: each})[0] for each in pictures]
+    return onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString(), options, providers=["CPUExecutionProvider"])
+
+
+def run_on(session: onnxruntime.InferenceSession, picture: Pixels) -> list[Numbers]:
+    """The outputs of a processor's graph for a picture."""
+    return session.run(None, {PICTURE: picture})  # type: ignore[no-any-return]
 
 
 def grids_of(shape: Sequence[int | str], model: ir.Model, pictures: Sequence[Pixels]) -> list[Grid]:

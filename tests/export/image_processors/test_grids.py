@@ -20,11 +20,11 @@ from transformers.models.pixtral import image_processing_pil_pixtral
 from transformers.models.qwen2_vl import image_processing_pil_qwen2_vl
 
 from onnx_textgen_export.errors import ExportError
-from onnx_textgen_export.images import patch_steps
-from onnx_textgen_export.images.grids import Formula, formula_of, made_of
+from onnx_textgen_export.image_processors import patch_steps
+from onnx_textgen_export.image_processors.grids import Formula, formula_of, made_of
+from onnx_textgen_export.image_processors.patch_steps import Patches, ResizeToGrid, ResizeWithin
+from onnx_textgen_export.image_processors.pixel_steps import Operators, Picture
 from onnx_textgen_export.images.packed_attention import window_index
-from onnx_textgen_export.images.patch_steps import Patches, ResizeToGrid, ResizeWithin
-from onnx_textgen_export.images.pixel_steps import Operators, Picture
 
 FACTOR, LEAST, MOST, BICUBIC = 28, 56 * 56, 1280 * 28 * 28, 3
 SIDES = st.integers(8, 3000)

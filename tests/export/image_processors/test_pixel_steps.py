@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from onnx_textgen_export.images.matching import run_processor
-from onnx_textgen_export.images.pixel_steps import (
+from onnx_textgen_export.image_processors.matching import run_processor
+from onnx_textgen_export.image_processors.pixel_steps import (
     BICUBIC,
     BILINEAR,
     LANCZOS,
@@ -26,7 +26,7 @@ from onnx_textgen_export.images.pixel_steps import (
     processor_graph,
     steps_of,
 )
-from onnx_textgen_export.images.processors import trial_pictures
+from onnx_textgen_export.image_processors.processors import trial_pictures
 
 PIXELS = Normalization(1.0, (0.0,) * 3, (1.0,) * 3)
 SIDES = st.integers(1, 90)

@@ -1,0 +1,1 @@
+"""Image processors as graphs: what transformers' do with a picture, and what it becomes in a text."""

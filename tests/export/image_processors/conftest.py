@@ -1,0 +1,5 @@
+"""Image processors as graphs, which are compared with transformers': these need Pillow."""
+
+import pytest
+
+pytest.importorskip("PIL")
