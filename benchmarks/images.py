@@ -3,8 +3,8 @@
     python benchmarks/images.py --work DIR [--tiles N] [--size HEIGHT WIDTH] [--rounds N] [--threads N]
 
 The weights are random, in the shape of SmolVLM-256M (SigLIP of 93 million parameters, pictures of 512 x 512, 64 tokens): speed
-depends on shapes alone. `--tiles`: along the longer edge of a picture; with 1 it is read as a whole. Rounds are interleaved; medians,
-and medians of ratios, are printed. The machine should do nothing else.
+depends on shapes alone. `--tiles`: along the longer edge of a picture; with 1 it is read as a whole. Rounds are interleaved;
+medians, and medians of ratios, are printed. The machine should do nothing else.
 """
 
 from __future__ import annotations
