@@ -107,7 +107,7 @@ class LongestInTiles:
             short_side, long_side = (
                 TRIAL_UNIT * (2 * short - 1),
                 TRIAL_UNIT * 2 * self.edge,
-            )  # in the middle of what becomes so many
+            )  # clearly within its limits
             yield (short, self.edge), (short_side, long_side)
             if short < self.edge:
                 yield (self.edge, short), (long_side, short_side)
