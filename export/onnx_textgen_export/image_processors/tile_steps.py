@@ -104,10 +104,7 @@ class LongestInTiles:
     def sizes(self) -> Iterator[tuple[Grid, tuple[int, int]]]:
         """See `TileSteps`."""
         for short in range(1, self.edge + 1):
-            short_side, long_side = (
-                TRIAL_UNIT * (2 * short - 1),
-                TRIAL_UNIT * 2 * self.edge,
-            )  # clearly within its limits
+            short_side, long_side = TRIAL_UNIT * (2 * short - 1), TRIAL_UNIT * 2 * self.edge  # clearly within its limits
             yield (short, self.edge), (short_side, long_side)
             if short < self.edge:
                 yield (self.edge, short), (long_side, short_side)
