@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # for type checkers and editors
     from .api.session import Session
     from .cancellation import Cancellation, InterruptedRunError
     from .errors import (
+        AudioError,
         BusyError,
         DeviceError,
         ImageError,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:  # for type checkers and editors
         TokenizerError,
     )
     from .options.generation_config import GenerationConfig
-    from .results import Alternative, Choice, Chunk, Generation, RankedDocument, Score, Stats
+    from .results import Alternative, Choice, Chunk, Generation, RankedDocument, Score, Segment, Stats, Transcription
 
 # Set here because this module is imported before ONNX Runtime; a user's own setting stays.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
@@ -42,6 +43,7 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 __version__ = "0.3.0"
 __all__ = [
     "Alternative",
+    "AudioError",
     "BatchGenerator",
     "BusyError",
     "Cancellation",
@@ -63,12 +65,14 @@ __all__ = [
     "RankedDocument",
     "RuleError",
     "Score",
+    "Segment",
     "Session",
     "Stats",
     "TemplateError",
     "TokenizerError",
     "Tool",
     "ToolCall",
+    "Transcription",
     "load",
     "tool_result",
 ]
@@ -80,12 +84,12 @@ HOMES = {
     "answers.records": ("ChatAnswer", "ChatChunk", "ToolCall", "tool_result"),
     "answers.tools": ("Tool",),
     "errors": (
-        *("BusyError", "DeviceError", "ImageError", "ModelError", "OnnxTextgenError", "OptionError", "PackageError", "PromptError"),
-        *("RuleError", "TemplateError", "TokenizerError"),
+        *("AudioError", "BusyError", "DeviceError", "ImageError", "ModelError", "OnnxTextgenError", "OptionError", "PackageError"),
+        *("PromptError", "RuleError", "TemplateError", "TokenizerError"),
     ),
     "options.generation_config": ("GenerationConfig",),
     "api.loading": ("load",),
-    "results": ("Alternative", "Choice", "Chunk", "Generation", "RankedDocument", "Score", "Stats"),
+    "results": ("Alternative", "Choice", "Chunk", "Generation", "RankedDocument", "Score", "Segment", "Stats", "Transcription"),
     "api.model": ("Model",),
     "api.session": ("Session",),
 }

@@ -30,6 +30,10 @@ class ImageError(PromptError):
     """A picture that is missing, damaged, too large or of an unknown format, or that the model does not read."""
 
 
+class AudioError(PromptError):
+    """A sound that is missing, damaged, empty or of an unknown format."""
+
+
 class DeviceError(OnnxTextgenError):
     """A device that was requested and is not available."""
 

@@ -113,6 +113,39 @@ class Generation:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Segment:
+    """A stretch of a transcription."""
+
+    start: float
+    end: float
+    """Seconds from the beginning of the sound."""
+    text: str
+    token_ids: tuple[int, ...]
+    """With those of times."""
+    mean_logprob: float
+    """Of the tokens of its window."""
+    no_speech_prob: float
+    """How likely nobody speaks in its window."""
+    temperature: float
+    """At which it was written; above 0 where colder texts were repetitive or unlikely."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Transcription:
+    """What is said in a sound."""
+
+    text: str
+    language: str
+    """Its code: that of the call, or the one that was heard."""
+    segments: tuple[Segment, ...]
+    duration: float
+    """Seconds of the sound."""
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Choice:
     """One of several continuations, with its log-probability under the model."""
 

@@ -34,6 +34,7 @@ from .unfinished import held_bytes, key_of, work_folder
 
 if TYPE_CHECKING:
     from ..images.opening import Images
+    from ..speech.opening import Speech
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -76,6 +77,10 @@ def export(
     with as_source(opened, asked.context_length) as made:
         images = None if asked.text_only else images_of(opened, report, asked)
         more: dict[str, Any] = {"source_path": opened.source_path, "report": report, "images": images}
+        if made.encoder is not None and made.encoder.features is not None:
+            from ..speech.opening import open_speech  # noqa: PLC0415
+
+            more["speech"] = open_speech(made, opened.source_path, assets.tokenizer)
         return export_source(made, opened.weights, out, assets=assets, options=asked, **more)
 
 
@@ -117,12 +122,13 @@ def export_source(
     options: ExportOptions,
     source_path: Path | None = None,
     images: Images | None = None,
+    speech: Speech | None = None,
     report: Report = lambda stage: None,
 ) -> Exported:
     """Export `source` to the folder `out`; `report` is told each stage as it begins.
 
     source_path: the file or folder that the weights are read from, if one is; then an export that is interrupted can be resumed.
-    images: what reads the pictures of a source that reads them.
+    images, speech: what reads the pictures or the sound of a source that reads them.
 
     Raises `ExportError`, with nothing written, if the model cannot be traced or its logits differ from PyTorch's.
     """
@@ -170,10 +176,12 @@ def export_source(
             report("compare, pictures")
             proven.more.update(image_writer.prove(folder, roundings).as_record())
             images = dataclasses.replace(images, record=image_writer.record(folder))
+        proven.more.update({} if speech is None else speech.write(folder))
         write_adapters(folder, adapters)
         kept = prove_adapters(source, weights, folder, ids, adapters=adapters, roundings=roundings, options=options, report=report)
         manifest = make_manifest(source, assets, folder, proven, rounded, weights=weights, options=options)
-        manifest = dataclasses.replace(manifest, adapters=kept, images=None if images is None else images.record)
+        reads: dict[str, Any] = {"images": images and images.record, "speech": speech and speech.record}
+        manifest = dataclasses.replace(manifest, adapters=kept, **reads)
         write_manifest(folder, manifest)
     return Exported(target, manifest)
 

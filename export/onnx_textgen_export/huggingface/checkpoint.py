@@ -22,6 +22,7 @@ from transformers import (
     AutoModelForImageTextToText,
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
+    AutoModelForSpeechSeq2Seq,
     PretrainedConfig,
     PreTrainedModel,
 )
@@ -32,6 +33,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+    MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES,
     MODEL_MAPPING,
 )
 
@@ -87,6 +89,8 @@ def make_skeleton(config: PretrainedConfig, folder: Path) -> PreTrainedModel:
         kind: Any = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
         if is_image_reader(config):
             kind = AutoModelForImageTextToText
+        if is_speech_reader(config):
+            kind = AutoModelForSpeechSeq2Seq
         if is_text_encoder(config):
             kind, more = kind_of_text_encoder(config)
         model = cast(Any, kind).from_config(config, dtype=torch.float32, trust_remote_code=False, **more)
@@ -315,6 +319,12 @@ def is_image_reader(config: PretrainedConfig) -> bool:
     """Return whether a checkpoint is a decoder that reads pictures, or nothing says that it is the text part of one."""
     named = MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES.get(config.model_type)
     return named is not None and not config.is_encoder_decoder and named in (config.architectures or [named])
+
+
+def is_speech_reader(config: PretrainedConfig) -> bool:
+    """Return whether a checkpoint is an encoder-decoder that reads sound."""
+    named = MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES.get(config.model_type)
+    return named is not None and config.is_encoder_decoder and named in (config.architectures or [named])
 
 
 def is_text_encoder(config: PretrainedConfig) -> bool:

@@ -34,7 +34,8 @@ def run_with_head(model: PreTrainedModel, run: Callable[[], Tensor]) -> tuple[Te
 
 def length_in(config: PretrainedConfig) -> int | None:
     """The context length that a config names; None if it names none."""
-    for name in ("max_position_embeddings", "max_seq_len", "model_max_length", "seq_length", "context_length", "n_positions"):
+    names = ("max_position_embeddings", "max_seq_len", "model_max_length", "seq_length", "context_length", "n_positions")
+    for name in (*names, "max_target_positions"):
         if isinstance(length := getattr(config, name, None), int):
             return length
     return None

@@ -8,13 +8,16 @@ probe.
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicLayer, EncoderDecoderCache
+
+from onnx_textgen.speech.features import INPUT_FEATURES, features_of
 
 from ..errors import ExportError
 from ..layers.eager_attention import (
@@ -63,9 +66,11 @@ class EncoderDecoder:
         self.trial_id = 3 if self.padding_id != 3 else 4
         named = inspect.signature(module.forward).parameters
         argument = next((name for name in CACHE_NAMES if name in named), "")
+        self.features = features_taken(module)
+        """Mels and frames, of a model that reads sound."""
         ids, begin = (torch.arange(PROBE_ROWS * count).reshape(PROBE_ROWS, count) for count in (SOURCE_TOKENS, 1))
         with torch.no_grad():
-            self.read = cast(Any, module).get_encoder()(input_ids=ids, attention_mask=torch.ones_like(ids), return_dict=True)
+            self.read = cast(Any, module).get_encoder()(**self.taken(ids, torch.ones_like(ids)), return_dict=True)
             made = module(encoder_outputs=self.read, decoder_input_ids=begin, use_cache=True)
         found = getattr(made, argument, None)
         if not isinstance(found, EncoderDecoderCache):
@@ -78,29 +83,37 @@ class EncoderDecoder:
             check_known(index, own)
             tensors = [(path, of_decoder(describe(index, path, tensor))) for path, tensor in tensors_of(own)]
             layers.append(LayerCacheLayout(index, tuple(tensors)))
-            cross += [of_encoder(index, path, tensor) for path, tensor in tensors_of(other)]
+            cross += [of_encoder(index, path, tensor, self.read.last_hidden_state.shape[1]) for path, tensor in tensors_of(other)]
         if not layers or len(cross) != 2 * len(layers):
             raise ExportError(f"{type(module).__name__} has layers without cross-attention, which cannot be exported")
         self.layout = CacheLayout(argument, tuple(layers), has_cross_attention=True)
         self.cross = tuple(cross)
 
+    def taken(self, source: Tensor, mask: Tensor | None = None) -> dict[str, Tensor]:
+        """What the model takes of a source: ids [batch, source], which may stand for features, or features themselves."""
+        if self.features is None:
+            return {"input_ids": source} | ({} if mask is None else {"attention_mask": mask})
+        if not source.is_floating_point():
+            source = torch.stack([torch.from_numpy(features_of(each, *self.features)) for each in source.tolist()])
+        return {INPUT_FEATURES: source}
+
     def reference(self, ids: Tensor, source_ids: Tensor) -> Tensor:
         """Logits [1, tokens, vocabulary] of ids [1, tokens] after a source [1, source], without a cache."""
         with attention_as(self.module, "eager"):
-            logits: Tensor = self.module(input_ids=source_ids, decoder_input_ids=ids, use_cache=False).logits
+            logits: Tensor = self.module(**self.taken(source_ids), decoder_input_ids=ids, use_cache=False).logits
         return logits
 
     def states(self, source_ids: Tensor, source_mask: Tensor | None = None) -> Tensor:
         """The encoder's hidden states [batch, source, width]."""
         mask = torch.ones_like(source_ids) if source_mask is None else source_mask
         with attention_as(self.module, "eager"), experts_as(self.module, EXPERTS):
-            found: Tensor = cast(Any, self.module).get_encoder()(input_ids=source_ids, attention_mask=mask)[0]
+            found: Tensor = cast(Any, self.module).get_encoder()(**self.taken(source_ids, mask))[0]
         return found
 
     def attentions(self, ids: Tensor, source_ids: Tensor) -> list[Tensor]:
         """Attention weights of ids [1, tokens] after a source [1, source], without a cache: see `attention_weights`."""
         with attention_as(self.module, "eager"):
-            found = self.module(input_ids=source_ids, decoder_input_ids=ids, use_cache=False, output_attentions=True)
+            found = self.module(**self.taken(source_ids), decoder_input_ids=ids, use_cache=False, output_attentions=True)
         return self.attention_weights(found)
 
     def attention_weights(self, found: Any) -> list[Tensor]:  # noqa: ANN401 - each model has its own class of outputs
@@ -116,18 +129,24 @@ class EncoderDecoder:
             )
         return weights
 
-    def encode(self, source_ids: Tensor, source_mask: Tensor) -> list[Tensor]:
-        """The encoder's hidden states, then keys and values of each layer's cross-attention, in the order of `cross`."""
-        hidden = self.states(source_ids, source_mask)
-        layers, begin = [KeptLayer() for _ in self.layout.layers], source_ids[:, :1]
-        cache = self.cache(self.empty_pasts(source_ids.shape[0]), layers, is_filled=False)
+    def encode(self, source: Tensor, source_mask: Tensor | None = None) -> list[Tensor]:
+        """The encoder's hidden states, then keys and values of each layer's cross-attention, in the order of `cross`.
+
+        A source of sound has no mask.
+        """
+        hidden, rows = self.states(source, source_mask), source.shape[0]
+        if source_mask is None:
+            source_mask = torch.ones(hidden.shape[:2], dtype=torch.int64)
+        begin = source[:, :1] if self.features is None else torch.full((rows, 1), self.trial_id)
+        layers = [KeptLayer() for _ in self.layout.layers]
+        cache = self.cache(self.empty_pasts(rows), layers, is_filled=False)
         self.decode(begin, torch.ones_like(begin), hidden, source_mask, cache)
         return [hidden, *(cast(Tensor, tensor) for layer in layers for tensor in (layer.keys, layer.values))]
 
     def encoded(self, source_ids: Tensor) -> list[Tensor]:
         """Return the decoder's inputs for a source [batch, source]: its mask, and the keys and values of its cross-attention."""
-        mask = torch.ones_like(source_ids)
-        return [mask, *self.encode(source_ids, mask)[1:]]
+        hidden, *cross = self.encode(source_ids, torch.ones_like(source_ids) if self.features is None else None)
+        return [torch.ones(hidden.shape[:2], dtype=torch.int64), *cross]
 
     def empty_pasts(self, rows: int) -> list[Tensor]:
         """The decoder's own cache before its first token."""
@@ -186,9 +205,20 @@ def of_decoder(tensor: CacheTensor) -> CacheTensor:
     return CacheTensor(f"{before}.decoder.{kind}", f"{tensor.present.rpartition('.')[0]}.decoder.{kind}", tensor.shape)
 
 
-def of_encoder(index: int, path: str, tensor: Tensor) -> CacheTensor:
+def features_taken(module: PreTrainedModel) -> tuple[int, int] | None:
+    """Mels and frames of the sound that a model reads, all of one length; None for text. Raises `ExportError` for other sound."""
+    if module.main_input_name == "input_ids":
+        return None
+    mels, positions = (getattr(module.config, name, None) for name in ("num_mel_bins", "max_source_positions"))
+    strides = [layer.stride[0] for layer in cast(Any, module).get_encoder().children() if isinstance(layer, nn.Conv1d)]
+    if module.main_input_name != INPUT_FEATURES or not isinstance(mels, int) or not isinstance(positions, int) or not strides:
+        raise ExportError(f"{type(module).__name__} reads sound in another way than Whisper, which cannot be exported yet")
+    return mels, positions * math.prod(strides)
+
+
+def of_encoder(index: int, path: str, tensor: Tensor, source_tokens: int) -> CacheTensor:
     """A key or value of a cross-attention: an input of the decoder, and an output of the encoder."""
-    if path not in {"key", "value"} or tensor.shape[2] != SOURCE_TOKENS:
+    if path not in {"key", "value"} or tensor.shape[2] != source_tokens:
         raise ExportError(f"layer {index} keeps cross-attention of the shape {tuple(tensor.shape)}, which cannot be exported")
     shape = ("batch", tensor.shape[1], "source_length", tensor.shape[3])
     return CacheTensor(f"past_key_values.{index}.encoder.{path}", f"present.{index}.encoder.{path}", shape)

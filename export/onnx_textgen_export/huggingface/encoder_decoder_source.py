@@ -20,6 +20,10 @@ ASSUMED_LENGTH = 512
 """Tokens of a text and of a source where the config names no limit, as relative positions need none: what T5 was trained on."""
 
 
+SOUND_IDS = 64
+"""Most ids that stand for the features of a sound."""
+
+
 def heads_of(config: PretrainedConfig) -> int:
     """Query heads of the decoder by its own config, which calls them as a decoder does; 1 if it calls them otherwise."""
     found = getattr(config, "num_attention_heads", None)
@@ -83,7 +87,8 @@ def source_from_encoder_decoder(module: PreTrainedModel, *, context_length: int 
             states=model.states,
             call_with_attentions=path.call_with_attentions,
             attentions=model.attentions,
-            source_length=source_length_of(config, length),
+            source_length=source_length_of(config, length) if model.features is None else SOUND_IDS,
+            features=model.features,
             start_ids=start_of(module),
             suppressed_ids=suppressed_ids(settings_of(module)),
         ),

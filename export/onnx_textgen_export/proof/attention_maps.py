@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from onnx_textgen.encoders.encoder import GraphEncoder
 from onnx_textgen.package.manifest import ENCODER_GRAPH, Precision
 from onnx_textgen.tasks.attention_maps import read_maps
 
@@ -20,7 +19,7 @@ from ..sources.source import Source
 from ..weights.streamed import Weights
 from .measures import REMEDIES, relative_error
 from .same_weights import opened_for_proof
-from .scenarios import LAST_STEPS, WHOLE_LENGTH, source_ids_for
+from .scenarios import LAST_STEPS, WHOLE_LENGTH, reader_of, source_ids_for
 
 PIECE = 7
 LONGEST_WINDOW = 512
@@ -54,7 +53,7 @@ def prove_attention_maps(
         encoder = None
         if source.encoder is not None:
             reading, *_ = stack.enter_context(opened(graph.with_name(ENCODER_GRAPH)))
-            encoder = GraphEncoder(reading, list(session.encoder_inputs))
+            encoder = reader_of(source, reading, list(session.encoder_inputs))
         _, maps, cross = read_maps(session, source.geometry, text, rows=rows, size=PIECE, encoder=encoder, source_ids=read)
     with weights.present(changes), torch.no_grad():
         want = reference_of(source, text, rows, read)

@@ -7,9 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from onnx_textgen.backends.signature import LAST_HIDDEN_STATE
-from onnx_textgen.cancellation import UNCANCELLED
-from onnx_textgen.encoders.encoder import run_once
+from onnx_textgen.backends.signature import ENCODER_STATES
 from onnx_textgen.package.manifest import ENCODER_GRAPH, Precision
 
 from ..errors import ExportError, as_export_error
@@ -18,6 +16,7 @@ from ..sources.source import Source
 from ..weights.streamed import Weights
 from .measures import REMEDIES
 from .same_weights import opened_for_proof
+from .scenarios import reader_of
 
 
 def prove_encoder_states(
@@ -31,9 +30,7 @@ def prove_encoder_states(
     read = torch.tensor([ids[: source.encoder.source_length]])
     opened = opened_for_proof(source, folder / ENCODER_GRAPH, precision=precision, roundings=roundings)
     with as_export_error(), opened as (session, changes, tolerance):
-        feeds = {"input_ids": read.numpy(), "attention_mask": np.ones_like(read.numpy())}
-        feeds = {name: array for name, array in feeds.items() if name in session.inputs}
-        (got,) = run_once(session, [LAST_HIDDEN_STATE], feeds, UNCANCELLED)
+        got = reader_of(source, session, [ENCODER_STATES]).encode(read[0].tolist()).tensors[ENCODER_STATES]
     with weights.present(changes), torch.no_grad():
         want = source.encoder.states(read).double().numpy()
     error = float(np.linalg.norm(got.astype(np.float64) - want) / np.linalg.norm(want))

@@ -22,6 +22,7 @@ from onnx_textgen.inference.decoder import Decoder
 from onnx_textgen.inference.graph_runner import Logits
 from onnx_textgen.inference.prefill import prefill
 from onnx_textgen.package.manifest import ENCODER_GRAPH, GoldenRun
+from onnx_textgen.speech.speech_encoder import SpeechEncoder
 
 from ..reports import Report
 from ..sources.source import Source
@@ -141,7 +142,7 @@ def decoders_of(
     extra_outputs: see `Decoder`.
     """
     opened, name = (session, None) if adapter is None else (adapter.opened(session), adapter.name)
-    reader = None if encoder is None else GraphEncoder(encoder, list(session.encoder_inputs))
+    reader = None if encoder is None else reader_of(source, encoder, list(session.encoder_inputs))
 
     def decoder(*source_ids: Sequence[int]) -> Decoder:
         rows = max(len(source_ids), 1)
@@ -151,6 +152,12 @@ def decoders_of(
         return made
 
     return decoder
+
+
+def reader_of(source: Source, encoder: OnnxRuntimeSession, names: Sequence[str]) -> GraphEncoder:
+    """What reads sources by a graph; `names`: of the decoder's inputs that it makes."""
+    reads_sound = source.encoder is not None and source.encoder.features is not None
+    return SpeechEncoder(encoder, names) if reads_sound else GraphEncoder(encoder, names)
 
 
 def open_encoder(source: Source, graph: Path) -> OnnxRuntimeSession | None:

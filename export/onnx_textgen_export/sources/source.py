@@ -59,8 +59,8 @@ class Border:
 class EncoderPart:
     """The encoder of an encoder-decoder, which reads a source text once."""
 
-    call: Callable[[Tensor, Tensor], list[Tensor]]
-    """Source ids [batch, source] and their mask in; hidden states [batch, source, width] out, then what `cross` lists."""
+    call: Callable[..., list[Tensor]]
+    """Source ids [batch, source] and their mask in, or features; hidden states [batch, source, width] out, then `cross`."""
     cross: tuple[CacheTensor, ...]
     """Keys and values of the cross-attention: inputs of the decoder by `name`, outputs of the encoder by `present`."""
     reference: Callable[[Tensor, Tensor], Tensor]
@@ -78,6 +78,8 @@ class EncoderPart:
     """Ids that every text begins with."""
     suppressed_ids: tuple[int, ...] = ()
     """Ids that no text may have."""
+    features: tuple[int, int] | None = None
+    """Of an encoder that reads sound: mels and frames of what it takes. Source ids stand for these then, see `features_of`."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

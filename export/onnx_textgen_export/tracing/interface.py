@@ -11,11 +11,12 @@ import onnx_ir as ir
 from onnx_textgen.backends.signature import ENCODER_MASK, HIDDEN_STATES, IMAGE_EMBEDS, LAST_HIDDEN_STATE, POSITION_OFFSETS
 from onnx_textgen.images.positions import AXES
 from onnx_textgen.package.manifest import Target
+from onnx_textgen.speech.features import INPUT_FEATURES
 from onnx_textgen.tasks.attention_maps import ATTENTIONS, CROSS_ATTENTIONS
 
 from ..sources.source import Source
 
-SOURCE_IDS, SOURCE_MASK = "source.input_ids", "source.attention_mask"
+SOURCE_IDS, SOURCE_MASK, SOURCE_FEATURES = "source.input_ids", "source.attention_mask", f"source.{INPUT_FEATURES}"
 """The encoder's inputs while it is part of the decoder's graph."""
 
 
@@ -24,7 +25,8 @@ def input_names(source: Source) -> list[str]:
     names = ["input_ids", "attention_mask", "logits_positions", *(tensor.name for tensor in source.cache)]
     if source.encoder is None:
         return names + names_of_images(source)
-    return [*names, ENCODER_MASK, *(tensor.name for tensor in source.encoder.cross), SOURCE_IDS, SOURCE_MASK]
+    read = [SOURCE_IDS, SOURCE_MASK] if source.encoder.features is None else [SOURCE_FEATURES]
+    return [*names, ENCODER_MASK, *(tensor.name for tensor in source.encoder.cross), *read]
 
 
 def names_of_images(source: Source) -> list[str]:
@@ -63,6 +65,7 @@ def finish_interface(model: ir.Model, source: Source, target: Target, outputs: S
         shapes[tensor.present] = [present if size == "length" else size for size in tensor.shape]
     if source.encoder is not None:
         shapes |= {name: ["batch", "source_length"] for name in (ENCODER_MASK, SOURCE_IDS, SOURCE_MASK)}
+        shapes[SOURCE_FEATURES] = ["batch", *(source.encoder.features or ())]
         shapes |= {name: list(tensor.shape) for tensor in source.encoder.cross for name in (tensor.name, tensor.present)}
     if source.images is not None:
         shapes[IMAGE_EMBEDS] = ["image_rows", source.images.row_width]

@@ -68,6 +68,8 @@ def example_source(source: Source) -> tuple[list[Tensor], list[dict[int, object]
     if source.encoder is None:
         return [], []
     rows, tokens = EXAMPLE_SOURCE
+    if source.encoder.features is not None:
+        return [torch.zeros(rows, *source.encoder.features)], [{0: torch.export.Dim.DYNAMIC}]
     ids = torch.arange(rows * tokens).reshape(EXAMPLE_SOURCE) % source.geometry.vocab_size
     both = {0: torch.export.Dim.DYNAMIC, 1: torch.export.Dim.DYNAMIC}
     return [ids, torch.ones_like(ids)], [both, both]
@@ -313,7 +315,8 @@ def named_sizes(exported: torch.export.ExportedProgram, source: Source) -> tuple
         if what == "length"
     ]  # fmt: skip
     cross = () if source.encoder is None else source.encoder.cross
-    read = [shape[1] for shape in (*others[:1], *others[-2:])]
+    of_source = 0 if source.encoder is None else 2 if source.encoder.features is None else 1
+    read = [shape[1] for shape in (*others[:1], *others[len(others) - of_source :])]
     read += [
         size for tensor, shape in zip(cross, others[1:], strict=False) for what, size in zip(tensor.shape, shape, strict=True)
         if what == "source_length"

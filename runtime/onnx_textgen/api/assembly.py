@@ -26,8 +26,9 @@ from ..kv_cache.memory_plan import plan
 from ..machine_limits import available_bytes
 from ..package.foreign import folder_of, halves_of, is_foreign
 from ..package.integrity import checking_files, package_bytes
-from ..package.manifest import ENCODER_GRAPH, GRAPH, IMAGE_PROCESSOR_GRAPH, INT8_CACHE_GRAPH, VISION_GRAPH, Manifest
+from ..package.manifest import ENCODER_GRAPH, GRAPH, IMAGE_PROCESSOR_GRAPH, INT8_CACHE_GRAPH, LOG_MEL_GRAPH, VISION_GRAPH, Manifest
 from ..speculation.draft_model import Source, step_seconds
+from ..speech.speech_encoder import SpeechEncoder
 from .device_check import check_device, check_golden
 from .model import Model
 from .opening import OpenPackage
@@ -153,7 +154,10 @@ def open_encoder(place: Path, manifest: Manifest, decoder: Graph) -> Encoder | N
     folder = folder_of(place)
     with new_memory_in_huge_pages(), checking_files(folder, manifest, folder / ENCODER_GRAPH):
         graph = opened(folder / ENCODER_GRAPH)
-    return GraphEncoder(graph, names)
+    if manifest.speech is None:
+        return GraphEncoder(graph, names)
+    with checking_files(folder, manifest, folder / LOG_MEL_GRAPH):
+        return SpeechEncoder(graph, names, open_session(folder / LOG_MEL_GRAPH, device="cpu", threads=decoder.threads))
 
 
 def open_images(place: Path, manifest: Manifest, decoder: Graph, *, fetches: bool) -> ImageReader | None:

@@ -28,7 +28,7 @@ from ..options.generation_config import with_options
 from ..options.keywords import ChatOptions, Options, TemplateInputs
 from ..package.manifest import GRAPH, Manifest
 from ..package.retrieval import Pooling
-from ..results import Choice, Chunk, Generation, RankedDocument, Score
+from ..results import Choice, Chunk, Generation, RankedDocument, Score, Segment, Transcription
 from ..tasks.attention_maps import AttentionMaps
 from ..tasks.embedder import Embedder
 from ..tasks.embeddings import Vectors
@@ -487,6 +487,44 @@ class Model:
         given = {"pooling": pooling, "normalize": normalize, "dimensions": dimensions, "adapter": adapter, "scope": scope}
         vectors = self._embedder.vectors(encoded, **given)  # type: ignore[arg-type]
         return vectors if is_batch(text) else cast("Vectors", vectors[0])
+
+    def transcribe(
+        self,
+        sound: object,
+        *,
+        sampling_rate: int | None = None,
+        language: str | None = None,
+        task: str = "transcribe",
+        timestamps: bool = True,
+        temperature: float | Sequence[float] | None = None,
+        initial_prompt: str = "",
+        condition_on_previous_text: bool = True,
+        cancel: Cancellation | None = None,
+        max_time: float | None = None,
+        on_segment: Callable[[Segment], None] | None = None,
+    ) -> Transcription:
+        """Write down what is said in a sound of any length, with a model that reads sound (Whisper).
+
+        sound: a path or the bytes of a file (WAV; FLAC, OGG, MP3 and others with the extra `audio`), or samples [samples] or
+        [samples, channels] at `sampling_rate` (default: the model's): float from -1 to 1, int16 or int32. `language`: its code,
+        such as `"en"`; None: the model hears it. `task`: `"translate"` writes English. `timestamps=False` writes each window of
+        30 seconds without times. `temperature`: one, or those to try until a text is neither repetitive nor unlikely (default: 0 to
+        1 in steps of 0.2). `initial_prompt`: text that is said to come before, for names and spelling.
+        `condition_on_previous_text`: each window sees the text before it. `on_segment` gets each segment when it is written.
+        Raises `AudioError`, `OptionError` and `InterruptedRunError`.
+        """
+        from ..tasks.transcriber import Asked, Transcriber, temperatures_of  # noqa: PLC0415
+
+        asked = Asked(
+            CancelScope(cancel, max_time),
+            temperatures_of(temperature),
+            language=language,
+            task=task,
+            timestamps=timestamps,
+            initial_prompt=initial_prompt,
+            condition_on_previous_text=condition_on_previous_text,
+        )
+        return Transcriber(self.generator).transcribe(sound, sampling_rate, asked, on_segment)
 
     def attentions(self, text: Prompt, *, source: Prompt | None = None, last: int | None = None) -> AttentionMaps:
         """Attention weights of a text (or of token ids): how much each token attends to each token up to itself.

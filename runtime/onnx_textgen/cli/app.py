@@ -16,7 +16,7 @@ from ..errors import OnnxTextgenError, OptionError
 from ..help_texts import help_of, summary_of
 from ..requirements import wrong_version
 from . import extensions, interrupts
-from .commands import bench, build, chat, doctor, generate, info, listing, pull, score, site, verify
+from .commands import bench, build, chat, doctor, generate, info, listing, pull, score, site, transcribe, verify
 from .commands import inspect as inspect_command
 from .renamed_names import in_todays_names
 from .terminal import screen
@@ -89,6 +89,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "chat": chat.hold_session,
     "inspect": inspect_command.inspect_prompt,
     "score": score.score_text,
+    "transcribe": transcribe.transcribe_sound,
     "pull": pull.pull_model,
     "build": build.build_package,
     "list": listing.show_models,

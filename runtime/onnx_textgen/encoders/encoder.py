@@ -27,6 +27,13 @@ class Encoded:
     tensors: Arrays
     """By the name of the decoder's input: keys and values [1, heads, source, head_size], or hidden states [1, source, width]."""
 
+    @property
+    def length(self) -> int:
+        """Places of the source that a decoder attends to: its tokens, or those of sound."""
+        for name, tensor in self.tensors.items():
+            return int(tensor.shape[1 if name == ENCODER_STATES else 2])
+        return len(self.token_ids)
+
 
 class Encoder(Protocol):
     """Reads source texts for a decoder."""
@@ -48,11 +55,14 @@ class GraphEncoder:
 
     def encode(self, token_ids: Sequence[int], scope: CancelScope = UNCANCELLED) -> Encoded:
         """See `Encoder.encode`."""
-        ids = np.array([token_ids], np.int64)
-        feeds = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
-        feeds = {name: array for name, array in feeds.items() if name in self.graph.inputs}
+        feeds = {name: array for name, array in self.feeds_of(token_ids, scope).items() if name in self.graph.inputs}
         found = run_once(self.graph, list(self.outputs.values()), feeds, scope)
         return Encoded(tuple(token_ids), dict(zip(self.outputs, found, strict=True)))
+
+    def feeds_of(self, token_ids: Sequence[int], scope: CancelScope) -> Arrays:
+        """What the graph takes of a source, by the names of its inputs; raises as `encode` does."""
+        ids = np.array([token_ids], np.int64)
+        return {"input_ids": ids, "attention_mask": np.ones_like(ids)}
 
 
 class StatesEncoder:

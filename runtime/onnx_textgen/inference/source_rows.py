@@ -36,7 +36,7 @@ class SourceRows:
 
     def join(self, held: Sequence[Encoded | None]) -> dict[str, npt.NDArray[Any]]:
         """Join sources; a row without one gets a token of zeros, because attention over nothing is not a number."""
-        lengths = [1 if each is None else len(each.token_ids) for each in held]
+        lengths = [1 if each is None else each.length for each in held]
         found: dict[str, npt.NDArray[Any]] = {ENCODER_MASK: mask_of(lengths)}
         for name, taken in self.by_name.items():
             axis = 1 if name == ENCODER_STATES else 2

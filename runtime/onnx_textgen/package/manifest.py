@@ -36,6 +36,8 @@ INT8_CACHE_GRAPH = "int8_cache_model.onnx"
 """The same graph over the same weights, with keys and values at 8 bits."""
 IMAGE_PROCESSOR_GRAPH = "image_processor.onnx"
 """From the pixels of a picture to the numbers that the vision part takes."""
+LOG_MEL_GRAPH = "log_mel.onnx"
+"""From the samples of a sound to the features that an encoder reads."""
 VISION_GRAPH = "vision.onnx"
 """From these numbers to the rows that take the place of token embeddings."""
 SHARED_FOLDER = "onnx"
@@ -66,13 +68,13 @@ SETTINGS_OF_OTHERS = frozenset({GENAI_CONFIG, TOKENIZER_CONFIG, CONFIG, GENERATI
 """With these onnxruntime-genai and transformers.js open the folder; this runtime reads none of them."""
 ALLOWED_FILES = SETTINGS_OF_OTHERS | frozenset(
     {GRAPH, ENCODER_GRAPH, WEIGHTS, TOKENIZER, CHAT_TEMPLATE, RESPONSE_TEMPLATE, ATTENTION_GRAPH, INT8_CACHE_GRAPH}
-    | {GENAI_GRAPH, WASM_GRAPH, IMAGE_PROCESSOR_GRAPH, VISION_GRAPH, EMBED_GRAPH, VISION_ENCODER_GRAPH}
+    | {GENAI_GRAPH, WASM_GRAPH, IMAGE_PROCESSOR_GRAPH, VISION_GRAPH, EMBED_GRAPH, VISION_ENCODER_GRAPH, LOG_MEL_GRAPH}
 )
 ADAPTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 ADAPTER_ENDING = ".onnx_adapter"
 NEWER = frozenset(
     {"adapters", "embedding", "reranking", "exact_ids", "encoder", "source_ids", "left_out", "text_encoder", "pair_scoring"}
-    | {"images"}
+    | {"images", "tiles", "speech"}
 )
 """Entries that the first versions of this format do not know."""
 FLOAT32_LEVELS = (0, 1)
@@ -255,6 +257,33 @@ class ImageRecord:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class SpeechRecord:
+    """How an encoder-decoder reads sound: in windows of one length, with control tokens before the text of each."""
+
+    sampling_rate: int
+    """Samples a second."""
+    samples: int
+    """Of a window."""
+    places: int
+    """Of what the encoder makes of a window."""
+    no_timestamps_id: int
+    """Before a text without times; the ids after it are times from 0, `timestamp_seconds` apart."""
+    timestamp_seconds: float
+    latest_first: int
+    """How many steps after the beginning of a window its first time may be."""
+    no_speech_id: int
+    """Likely as the first token where nobody speaks."""
+    previous_id: int
+    """Before the end of the text of earlier windows."""
+    languages: dict[str, int] = dataclasses.field(default_factory=dict)
+    """Ids by the code of a language; empty: the model knows one alone."""
+    tasks: dict[str, int] = dataclasses.field(default_factory=dict)
+    """Ids of "transcribe" and "translate" (to English); empty: the model transcribes."""
+    never_first_ids: tuple[int, ...] = ()
+    """Ids that no text begins with."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class AdapterRecord:
     """A LoRA adapter of the folder, whose file is called after it."""
 
@@ -309,6 +338,7 @@ class Manifest:
     pair_scoring: PairScoring | None = None
     """How a text encoder scores pairs of texts; None if it makes vectors."""
     images: ImageRecord | None = None
+    speech: SpeechRecord | None = None
     """How it reads pictures; None if it reads text alone."""
     format_version: int = FORMAT_VERSION
     sha256: str = dataclasses.field(default="", compare=False)
@@ -449,6 +479,20 @@ def check_images(manifest: Manifest) -> None:
         raise PackageError("images.tiles should have rows, columns and tiles from 1, and a text; export the model again")
 
 
+def check_speech(manifest: Manifest) -> None:
+    """Raise `PackageError` for settings of sound that no encoder has, or whose graph is missing."""
+    about = manifest.speech
+    if about is None:
+        return
+    if manifest.encoder is None or LOG_MEL_GRAPH not in manifest.files:
+        raise PackageError(f"{MANIFEST} says how sound is read, and lists no encoder with {LOG_MEL_GRAPH}; export the model again")
+    ids = (about.no_timestamps_id, about.no_speech_id, about.previous_id, *about.languages.values(), *about.tasks.values())
+    check_ids((*ids, *about.never_first_ids), manifest.geometry.vocab_size, "speech")
+    sizes = (about.sampling_rate, about.samples, about.places, about.latest_first + 1)
+    if any(not 1 <= each <= LARGEST_SIZE for each in sizes) or not 0 < about.timestamp_seconds <= 1:
+        raise PackageError(f"speech should have a rate, samples and times, found {about!s:.100}; export the model again")
+
+
 def check_text_encoder(manifest: Manifest) -> None:
     """Raise `PackageError` for settings that no text encoder has, and for some of them in the manifest of another model."""
     about, geometry = manifest.text_encoder, manifest.geometry
@@ -536,6 +580,7 @@ def manifest_from_json(value: object) -> Manifest:
         check_ids(answers, vocab_size, "reranking")
     check_text_encoder(manifest)
     check_images(manifest)
+    check_speech(manifest)
     if manifest.sha256 and manifest.sha256 != manifest_digest(value):
         raise PackageError(f"{MANIFEST} is damaged: its content does not match its sha256; export or copy the model again")
     return manifest

@@ -215,6 +215,8 @@ class OpenModel:
         length = most if tokens is None else whole_number("tokens", tokens, 0, most)
         encoder = self.manifest.encoder
         count = 0 if encoder is None else encoder.source_length if source_tokens is None else source_tokens
+        if self.manifest.speech is not None:
+            count = self.manifest.speech.places  # each window is as long
         source = source_bytes(self.graph.encoder_inputs, count)
         second = 0
         if self.prompt_engine is not None and self.prompt_engine.computes(length):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..cancellation import Cancellation, CancelScope
-from ..errors import OptionError
+from ..errors import OptionError, PromptError
 from ..generation.beam_driver import BeamDriver, best_drawn, joined
 from ..generation.continuation import Continuation, Limits
 from ..generation.engine import Engine
@@ -158,18 +158,22 @@ class TextGenerator:
         sample: int = 0,
         turn: Turn | None = None,
         first: Continuation | None = None,
+        source_ids: Sequence[int] | None = None,
     ) -> Continuation:
         """Begin a continuation of `prompt`, with no token yet; draws a seed if the caller gave none.
 
         `turn`: the answer of a chat that it is, which may have to follow a rule besides the options. `first`: another sample of the
-        same, with no token yet, whose rule this one gets too.
+        same, with no token yet, whose rule this one gets too. `source_ids`: what the encoder reads, if the prompt begins its text.
 
         Raises `PromptError`, and `OptionError` for options that this model cannot follow or that need too much memory.
         """
         if config.seed is None:
             config = dataclasses.replace(config, seed=secrets.randbits(31))
         self.encoder.check_options(config)
-        source_ids, prompt_ids = self.source_and_prompt(prompt, config)
+        if source_ids is None:
+            source_ids, prompt_ids = self.source_and_prompt(prompt, config)
+        else:
+            prompt_ids = self.encoder.encode(prompt)
         rows = config.num_beams if config.num_beams > 1 else min(config.texts, self.batch_size)
         longest = self.limits.longest(len(prompt_ids), config.max_new_tokens)
         wanted = self.opened.memory(longest, rows, source_tokens=len(source_ids))
@@ -203,6 +207,8 @@ class TextGenerator:
         """Return what the encoder reads and what the text continues; a decoder reads no source and continues the prompt."""
         needed = config.max_new_tokens if config.context_limit == "error" else 1
         if self.opened.manifest.encoder is not None:
+            if self.opened.manifest.speech is not None and isinstance(prompt, str):
+                raise PromptError(f"{self.opened.manifest.name} reads sound; give a file to transcribe")
             begin = self.encoder.start_ids(config.tgt_lang)
             return self.encoder.encode_source(prompt, config.src_lang), self.encoder.encode(begin, new_tokens=needed)
         if config.src_lang is not None or config.tgt_lang is not None:

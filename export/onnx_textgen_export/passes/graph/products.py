@@ -80,9 +80,12 @@ def is_transpose(node: ir.Node) -> bool:
 
 
 def find_tables(graph: ir.Graph, smallest: int) -> list[ir.Node]:
-    """Every Gather that takes rows of a stored matrix of at least `smallest` rows: the embeddings of tokens."""
+    """Every Gather that takes rows of a stored matrix of at least `smallest` rows by ids of a run: the embeddings of tokens.
+
+    Rows that are always the same are positions of an encoder of sound: each counts in every run, and they are few.
+    """
     found = (node for node in graph if node.op_type == "Gather" and not node.domain and is_constant(node.inputs[0]))
-    return [node for node in found if is_large_table(node, smallest)]
+    return [node for node in found if is_large_table(node, smallest) and not is_constant(node.inputs[1])]
 
 
 def is_large_table(node: ir.Node, smallest: int) -> bool:

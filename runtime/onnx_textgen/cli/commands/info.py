@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ...backends.onnxruntime_session import OnnxRuntimeSession
-    from ...package.manifest import AdapterRecord, EncoderRecord, Manifest, TextEncoderRecord
+    from ...package.manifest import AdapterRecord, EncoderRecord, Manifest, SpeechRecord, TextEncoderRecord
     from ...package.retrieval import EmbeddingSettings, RerankingSettings
 
 
@@ -99,7 +99,7 @@ def facts(path: Path, manifest: Manifest, cache: str) -> list[tuple[str, str]]:
 def texts_written(manifest: Manifest, cache: str) -> Iterator[tuple[str, str]]:
     """Return what a model that generates texts reads and keeps, and how its texts begin and end."""
     if manifest.encoder is not None:
-        yield from reads_source(manifest.encoder)
+        yield from reads_source(manifest.encoder) if manifest.speech is None else reads_sound(manifest.speech)
     if (images := manifest.images) is not None:
         yield "pictures", f"{'at most ' * images.varies}{images.tokens:,} tokens a picture, for {images.placeholder}"
     yield "cache", cache
@@ -109,6 +109,14 @@ def texts_written(manifest: Manifest, cache: str) -> Iterator[tuple[str, str]]:
     if manifest.left_out:
         yield "not followed", ", ".join(f"{name} {value!s:.40}" for name, value in manifest.left_out.items())
     yield "golden runs", str(len(manifest.golden))
+
+
+def reads_sound(about: SpeechRecord) -> Iterator[tuple[str, str]]:
+    """Return what a model that reads sound takes."""
+    seconds = about.samples / about.sampling_rate
+    yield "reads", f"sound at {about.sampling_rate:,} samples a second, in windows of {seconds:g} seconds"
+    yield "languages", f"{len(about.languages)}" if about.languages else "one"
+    yield "tasks", ", ".join(about.tasks) or "transcribe"
 
 
 def texts_read(manifest: Manifest, about: TextEncoderRecord) -> Iterator[tuple[str, str]]:
