@@ -123,9 +123,8 @@ def main() -> None:
         for name, each in seconds.items():
             ratio = statistics.median(a / b for a, b in zip(seconds[first], each, strict=True))
             median = statistics.median(each)
-            print(
-                f"  {name:22} {errors[name] / count:6.1%} wrong  {median:7.2f} s  {median / length:6.3f} of its length  {ratio:5.2f}"
-            )
+            share, real_time = errors[name] / count, median / length
+            print(f"  {name:22} {share:6.1%} wrong  {median:7.2f} s  {real_time:6.3f} of its length  {ratio:5.2f}")
 
 
 if __name__ == "__main__":
