@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import AsyncIterator
+from typing import Any
 
 from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
@@ -19,9 +20,12 @@ from .pool.leases import Leases
 from .pool.model_pool import ModelPool
 from .state import Server, Settings
 from .transport.content_type import JSONBodies
-from .transport.guards import BodyGuard, HostGuard, KeyGuard, RestOfBody
+from .transport.guards import BodyGuard, FormGuard, HostGuard, KeyGuard, RestOfBody
 from .transport.head_requests import HeadRequests
 from .transport.refusals import add_problems, refuse
+
+LARGEST_FORM = 25 * 2**20
+"""Bytes of a form with a sound, OpenAI's limit; `--max-body` can only raise it."""
 
 
 def make_app(pool: ModelPool, settings: Settings | None = None) -> FastAPI:
@@ -45,7 +49,9 @@ def make_app(pool: ModelPool, settings: Settings | None = None) -> FastAPI:
     app.add_middleware(Leases)
     app.add_middleware(JSONBodies)
     app.add_middleware(HeadRequests)
-    app.add_middleware(BodyGuard, most=settings.max_body_bytes, seconds=settings.max_body_seconds, refuse=refusing)
+    app.add_middleware(FormGuard, origins=settings.origins, refuse=refusing)
+    bodies: dict[str, Any] = {"most": settings.max_body_bytes, "most_of_forms": max(settings.max_body_bytes, LARGEST_FORM)}
+    app.add_middleware(BodyGuard, **bodies, seconds=settings.max_body_seconds, refuse=refusing)
     if settings.api_key is not None:
         app.add_middleware(KeyGuard, api_key=settings.api_key, refuse=refusing)
     if settings.origins:

@@ -19,6 +19,7 @@ from onnx_textgen_server.pool.model_pool import ModelPool
 from onnx_textgen_server.requests.body import DEFAULT_ANSWER_TOKENS, IGNORED, Body, Request
 from onnx_textgen_server.requests.parameters import NO_OP_VALUES, read_parameters, set_options
 from onnx_textgen_server.requests.unknown_names import models_in
+from onnx_textgen_server.transport.content_type import FORMS
 from onnx_textgen_server.transport.error_messages import message_for_body
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -51,7 +52,7 @@ def body_of(route: APIRoute) -> type[Request]:
 ROUTES = {
     route.path: body_of(route)
     for route in make_app(ModelPool([])).routes
-    if isinstance(route, APIRoute) and "POST" in route.methods
+    if isinstance(route, APIRoute) and "POST" in route.methods and not route.path.startswith(FORMS)
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import FastAPI, Request
 from starlette.responses import Response
@@ -15,6 +15,7 @@ from onnx_textgen.text.prompts import check_characters, check_vocabulary
 
 from ..serving.delivery import deliver
 from ..state import Server
+from .audio import TYPES, Heard, described, read_form
 from .chats import Chat
 from .completions import Completion
 from .embeddings import Embeddings, EmbeddingsRequest
@@ -62,6 +63,21 @@ def add_routes(app: FastAPI, server: Server) -> None:
         name, model = await server.model_for(http, body)
         make = functools.partial(Chat, name, model, body, server.settings.max_seconds)
         return await deliver(http, make, body.n or 1, server.slots, server.metrics, streams=bool(body.stream))
+
+    @app.post("/v1/audio/transcriptions", openapi_extra=described())
+    async def transcriptions(http: Request) -> Response:
+        """What is said in a sound."""
+        return await heard(http, "transcribe")
+
+    @app.post("/v1/audio/translations", openapi_extra=described())
+    async def translations(http: Request) -> Response:
+        """The same in English."""
+        return await heard(http, "translate")
+
+    async def heard(http: Request, task: Literal["transcribe", "translate"]) -> Response:
+        body, sound = await read_form(http)
+        work = Heard(*await server.model_for(http, body), body, sound, task)
+        return await server.work.answer(http, work, TYPES.get(body.response_format, "text/plain"))
 
     @app.post("/v1/embeddings")
     async def embeddings(body: EmbeddingsRequest, http: Request) -> Response:

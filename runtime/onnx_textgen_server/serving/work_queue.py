@@ -53,7 +53,7 @@ class Work(Protocol):
         ...
 
     async def whole(self, compute: Compute) -> str:
-        """The answer as JSON; each part of the work is a call of `compute`."""
+        """The answer as text, mostly JSON; each part of the work is a call of `compute`."""
         ...
 
 
@@ -64,7 +64,7 @@ class WorkQueue:
         self.slots, self.metrics, self.max_seconds = slots, metrics, max_seconds
         self.locks: weakref.WeakKeyDictionary[Model, asyncio.Lock] = weakref.WeakKeyDictionary()
 
-    async def answer(self, http: Request, work: Work) -> Response:
+    async def answer(self, http: Request, work: Work, media_type: str = "application/json") -> Response:
         """Do the work and send the answer; raises `BusyError` if no slot is free, and `OptionError` if it takes too long."""
         start, outcome = time.perf_counter(), "cancelled"
         try:
@@ -72,7 +72,7 @@ class WorkQueue:
                 async with asyncio.timeout(self.max_seconds):
                     content = await unless_disconnected(http, work.whole(self.compute_for(work.model, cancel)))
             outcome = "done"
-            return Response(content, media_type="application/json")
+            return Response(content, media_type=media_type)
         except TimeoutError as error:
             raise OptionError(f"the request took longer than {self.max_seconds:g} seconds; send fewer or shorter texts") from error
         except InterruptedRunError as error:

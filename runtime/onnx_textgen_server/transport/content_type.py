@@ -5,9 +5,12 @@ from __future__ import annotations
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+FORMS = "/v1/audio/"
+"""How paths begin whose bodies are forms with a file."""
+
 
 class JSONBodies:
-    """Has bodies read as JSON whatever their Content-Type: there are no others.
+    """Has bodies read as JSON whatever their Content-Type, but for forms with a file.
 
     Not those that a web page sends, which browsers mark by an Origin: by their Content-Type a browser asks whether the page may.
     """
@@ -19,6 +22,7 @@ class JSONBodies:
         """Pass a request on."""
         if scope["type"] == "http":
             headers = MutableHeaders(scope=scope)
-            if "origin" not in headers:
+            is_form = headers.get("content-type", "").lower().startswith("multipart/form-data")
+            if "origin" not in headers and not (is_form and scope["path"].startswith(FORMS)):
                 headers["content-type"] = "application/json"
         await self.app(scope, receive, send)

@@ -14,6 +14,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..serving.problems import Problem
+from .content_type import FORMS
 
 Refuse = Callable[[Scope, Problem, Mapping[str, str]], Response]
 """Makes the response for a problem with a request, with additional headers."""
@@ -116,21 +117,44 @@ class TooSlowError(HTTPException):
         super().__init__(408, detail, {"Connection": "close"})
 
 
-class BodyGuard:
-    """Refuses bodies of more than `most` bytes, with or without Content-Length, and bodies that take longer than `seconds`."""
+class FormGuard:
+    """Refuses forms of web pages whose origin may not call the server: before a form, a browser does not ask."""
 
-    def __init__(self, app: ASGIApp, *, most: int, seconds: float, refuse: Refuse) -> None:
-        self.app, self.most, self.seconds, self.refuse = app, most, seconds, refuse
+    def __init__(self, app: ASGIApp, *, origins: Collection[str], refuse: Refuse) -> None:
+        self.app, self.origins, self.refuse = app, origins, refuse
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or answer 403."""
+        headers = Headers(scope=scope) if scope["type"] == "http" and scope["path"].startswith(FORMS) else Headers()
+        origin = headers.get("origin")
+        is_own = origin is not None and origin.partition("://")[2] == headers.get("host")
+        if origin is None or is_own or origin in self.origins or "*" in self.origins:
+            await self.app(scope, receive, send)
+            return
+        problem = Problem(403, "pages of this origin may not call the server; serve --allow-origin allows them")
+        await self.refuse(scope, problem, {})(scope, receive, send)
+
+
+class BodyGuard:
+    """Refuses bodies of more than `most` bytes, with or without Content-Length, and bodies that take longer than `seconds`.
+
+    `most_of_forms`: of the bodies that have a sound.
+    """
+
+    def __init__(self, app: ASGIApp, *, most: int, most_of_forms: int, seconds: float, refuse: Refuse) -> None:
+        self.app, self.most_of_json, self.most_of_forms = app, most, most_of_forms
+        self.seconds, self.refuse = seconds, refuse
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, or answer 413 or 408."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        most = self.most_of_forms if scope["path"].startswith(FORMS) else self.most_of_json
         length, seen, is_whole = Headers(scope=scope).get("content-length", ""), 0, False
         end = asyncio.get_running_loop().time() + self.seconds
-        if length.isdigit() and int(length) > self.most:
-            problem = Problem(413, TooLargeError(self.most).detail)
+        if length.isdigit() and int(length) > most:
+            problem = Problem(413, TooLargeError(most).detail)
             await self.refuse(scope, problem, {})(scope, receive, send)
             return
 
@@ -142,8 +166,8 @@ class BodyGuard:
             except TimeoutError as error:
                 raise TooSlowError(self.seconds) from error  # the app answers it, and the next request
             seen, is_whole = seen + len(message.get("body", b"")), not message.get("more_body", False)
-            if seen > self.most:
-                raise TooLargeError(self.most)
+            if seen > most:
+                raise TooLargeError(most)
             return message
 
         await self.app(scope, counted, send)

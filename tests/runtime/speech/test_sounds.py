@@ -30,7 +30,7 @@ def wav(samples: Any, *, rate: int = RATE, subtype: str = "PCM_16", form: str = 
 @pytest.mark.parametrize(("subtype", "step"), [("PCM_U8", 2**-7), ("PCM_16", 2**-15), ("PCM_24", 2**-23), ("PCM_32", 2**-23)])
 def test_wav_of_each_width_is_read_without_a_library(subtype: str, step: float, monkeypatch: pytest.MonkeyPatch) -> None:
     data = wav(TONE, subtype=subtype)
-    monkeypatch.setattr(sounds, "of_library", None)
+    monkeypatch.setattr(sounds, "opened_by_library", None)
     assert np.abs(read_sound(data, None, RATE) - TONE).max() <= 2 * step
 
 
@@ -85,6 +85,26 @@ def test_missing_libraries_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for data in (flac, slow):
         with pytest.raises(AudioError, match=r'pip install "onnx-textgen\[audio\]"'):
             read_sound(data, None, RATE)
+
+
+def test_a_small_file_of_long_silence_is_refused_before_it_fills_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sounds, "BLOCK", 4096)
+    monkeypatch.setattr(sounds, "MOST_HOURS", 1 / 3600)
+    silence = np.zeros(3 * RATE, np.float32)
+    for data in (wav(silence, form="FLAC"), wav(silence)):
+        with pytest.raises(AudioError, match="longer than"):
+            read_sound(data, None, RATE)
+
+
+@given(st.integers(1, 50_000), st.sampled_from([8000, 22_050, 44_100, 48_000]))
+def test_blocks_make_one_sound(count: int, rate: int) -> None:
+    soxr = pytest.importorskip("soxr")
+    samples = np.random.default_rng(count).normal(0, 0.1, count).astype(np.float32)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sounds, "BLOCK", 1024)
+        found = read_sound(wav(samples, rate=rate, subtype="FLOAT"), None, RATE)
+    want = soxr.resample(samples, rate, RATE)
+    assert len(found) == len(want) and np.abs(found - want).max() < 1e-5
 
 
 @given(st.binary(max_size=200), st.sampled_from([b"", b"RIFF\x24\x00\x00\x00WAVEfmt ", b"fLaC", b"OggS"]))
