@@ -355,7 +355,7 @@ def show(made: Exported) -> None:
         console.print(f"With the adapter {name}: {summary_in_words(record.certificate.get('summary', {}))}")
     if untested := manifest.certificate.get("untested"):
         console.print(f"Not tested: {' and '.join(untested)} tokens, beyond the longest text compared")
-    if manifest.text_encoder is not None or manifest.images is not None:
+    if manifest.text_encoder is not None or manifest.images is not None or manifest.speech is not None:
         console.print(f"Next: {next_step(made.folder)}", style="dim")
         return
     words = "Once upon a time" if manifest.encoder is None else "SOURCE"

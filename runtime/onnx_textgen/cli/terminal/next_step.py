@@ -11,6 +11,8 @@ def next_step(folder: Path | None, name: str | Path | None = None) -> str:
 
     place = name or folder
     manifest = read_manifest(folder) if folder is not None and has_manifest(folder) else None
+    if manifest is not None and manifest.speech is not None:
+        return f"onnx-textgen transcribe FILE --model {place}"
     if manifest is not None and manifest.encoder is not None:
         return f"onnx-textgen generate SOURCE --model {place}"
     if manifest is not None and manifest.images is not None:
