@@ -78,9 +78,11 @@ def export(
         images = None if asked.text_only else images_of(opened, report, asked)
         more: dict[str, Any] = {"source_path": opened.source_path, "report": report, "images": images}
         if made.encoder is not None and made.encoder.features is not None:
-            from ..speech.opening import open_speech  # noqa: PLC0415
+            from ..speech.opening import NEVER_FIRST, open_speech  # noqa: PLC0415
 
             more["speech"] = open_speech(made, opened.source_path, assets.tokenizer)
+            left_out = {name: value for name, value in assets.left_out.items() if name != NEVER_FIRST}
+            assets = dataclasses.replace(assets, left_out=left_out)
         return export_source(made, opened.weights, out, assets=assets, options=asked, **more)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -25,6 +26,11 @@ from .log_mel import log_mel_graph
 
 MOST_APART = 1e-3
 """How far a feature may be from the extractor's, which computes in double precision; they go from -1 to 1.5."""
+MULTILINGUAL = 51_865
+"""Tokens from which on a Whisper knows more languages than English, where its settings do not say."""
+LANGUAGE = re.compile(r"<\|[a-z]{2,3}\|>")
+NEVER_FIRST = "begin_suppress_tokens"
+"""The setting of ids that no text begins with, which `Model.transcribe` follows."""
 TIMES = 1501
 """Tokens of times: each 20 ms of 30 seconds."""
 
@@ -77,10 +83,12 @@ def record_of(source: Source, extractor: Any, settings: Mapping[str, Any], token
             raise ExportError(f"the tokenizer has no token <|{names[0]}|>, by which a text is asked for")
         return found
 
-    is_multilingual = settings.get("is_multilingual", "lang_to_id" in settings)
-    languages = {name.strip("<|>"): number for name, number in (settings.get("lang_to_id") or {}).items()}
-    tasks = dict(settings.get("task_to_id") or {})
-    never_first = settings.get("begin_suppress_tokens") or ()
+    languages, tasks = dict[str, int](), dict[str, int]()
+    if settings.get("is_multilingual", source.geometry.vocab_size >= MULTILINGUAL):
+        known = {token: number for token, number in tokenizer.get_vocab().items() if LANGUAGE.fullmatch(token)}
+        named = settings.get("lang_to_id") or known
+        languages = {token.strip("<|>"): number for token, number in named.items()}
+        tasks = {task: id_of(task) for task in ("transcribe", "translate")}
     return SpeechRecord(
         extractor.sampling_rate,
         extractor.n_samples,
@@ -90,9 +98,9 @@ def record_of(source: Source, extractor: Any, settings: Mapping[str, Any], token
         settings.get("max_initial_timestamp_index") or 50,
         id_of("nospeech", "nocaptions"),
         settings.get("prev_sot_token_id") or id_of("startofprev"),
-        languages if is_multilingual else {},
-        {name: number for name, number in tasks.items() if name in ("transcribe", "translate")} if is_multilingual else {},
-        tuple(never_first),
+        languages,
+        tasks,
+        tuple(settings.get(NEVER_FIRST) or ()),
     )
 
 
