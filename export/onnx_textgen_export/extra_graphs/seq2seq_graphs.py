@@ -24,11 +24,8 @@ from .shared_graph import for_others, precision_suffix
 
 
 def opens_as_seq2seq(source: Source, assets: TextAssets) -> bool:
-    """Return whether transformers.js can run an encoder-decoder: keys and values of one size, no other state, an end token.
-
-    One that reads sound is not written for it.
-    """
-    if source.encoder is None or source.encoder.features is not None or not assets.eos_ids:
+    """Return whether transformers.js can run an encoder-decoder: keys and values of one size, no other state, an end token."""
+    if source.encoder is None or not assets.eos_ids:
         return False
     grows = all(tensor.shape[2] == "length" for tensor in source.cache)
     return grows and len({tensor.shape for tensor in source.encoder.cross}) == 1

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,6 +24,7 @@ from onnx_textgen.speech.speech_encoder import SOUND
 from ..errors import ExportError, innermost
 from ..sources.source import Source
 from .log_mel import log_mel_graph
+from .settings_for_others import write_speech_settings
 
 MOST_APART = 1e-3
 """How far a feature may be from the extractor's, which computes in double precision; they go from -1 to 1.5."""
@@ -43,10 +45,13 @@ class Speech:
     apart: float
     """The largest difference of a feature from the extractor's."""
     record: SpeechRecord
+    others: Callable[[Path], None]
+    """Writes the settings for other runtimes into a folder with graphs for them."""
 
     def write(self, folder: Path) -> dict[str, Any]:
         """Write the graph; returns an entry of the certificate."""
         ir.save(self.graph, folder / LOG_MEL_GRAPH)
+        self.others(folder)
         return {"log_mel_error": self.apart}
 
 
@@ -70,7 +75,9 @@ def open_speech(source: Source, folder: Path | None, tokenizer: Tokenizer | None
     mels, frames = encoder.features
     if (extractor.feature_size, extractor.n_samples // extractor.hop_length) != (mels, frames):
         raise ExportError(f"the feature extractor makes other features than the encoder takes, [{mels}, {frames}]")
-    return Speech(graph, apart, record_of(source, extractor, read_json(folder / "generation_config.json"), tokenizer))
+    settings, config = read_json(folder / "generation_config.json"), cast(Any, source.module).config
+    others = functools.partial(write_speech_settings, config=config, generation=settings, extractor=extractor.to_dict())
+    return Speech(graph, apart, record_of(source, extractor, settings, tokenizer), others)
 
 
 def record_of(source: Source, extractor: Any, settings: Mapping[str, Any], tokenizer: Tokenizer) -> SpeechRecord:  # noqa: ANN401
