@@ -23,7 +23,7 @@ COMPUTED = frozenset({"mel_filters"})
 def write_speech_settings(folder: Path, config: Any, generation: Mapping[str, Any], extractor: Mapping[str, Any]) -> None:  # noqa: ANN401 - a config of transformers
     """Change the settings of a folder with graphs for other runtimes: those of any encoder-decoder become those of a Whisper.
 
-    `generation`, `extractor`: the makers' settings of texts and of the features. A folder without such graphs stays as it is.
+    `generation`, `extractor`: the makers' settings of texts and of the features. A folder without such graphs stays unchanged.
     """
     if not any((folder / SHARED_FOLDER).glob("encoder_model*.onnx")):
         return

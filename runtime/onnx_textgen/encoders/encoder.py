@@ -30,9 +30,7 @@ class Encoded:
     @property
     def length(self) -> int:
         """Places of the source that a decoder attends to: its tokens, or those of sound."""
-        for name, tensor in self.tensors.items():
-            return int(tensor.shape[1 if name == ENCODER_STATES else 2])
-        return len(self.token_ids)
+        return next((int(tensor.shape[-2]) for tensor in self.tensors.values()), len(self.token_ids))
 
 
 class Encoder(Protocol):
