@@ -128,6 +128,8 @@ class Segment:
     """How likely nobody speaks in its window."""
     temperature: float
     """At which it was written; above 0 where colder texts were repetitive or unlikely."""
+    compression_ratio: float
+    """How much shorter the text of its window is when compressed; above 2.4 it repeats itself."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

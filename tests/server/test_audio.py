@@ -84,18 +84,29 @@ def test_translations_are_those_of_the_task(client: Any, heard: Model) -> None:
     [
         ({}, b"abc", "the sound cannot be read"),
         ({"response_format": "xml"}, SOUND, "response_format: should be"),
-        ({"timestamp_granularities[]": "word"}, SOUND, "should be 'segment'"),
+        ({"timestamp_granularities[]": ["segment", "word"]}, SOUND, "should be 'segment'"),
         ({"language": "xx"}, SOUND, "no language"),
         ({"colour": "red"}, SOUND, "no parameter"),
         ({"model": "story"}, SOUND, "reads no sound"),
         ({}, None, "the form has no file"),
     ],
 )
-def test_what_is_wrong_gets_one_line(fields: dict[str, str], sound: bytes | None, why: str, url: str) -> None:
+def test_what_is_wrong_gets_one_line(fields: dict[str, Any], sound: bytes | None, why: str, url: str) -> None:
     files = {"file": ("a.wav", sound)} if sound is not None else {"other": ("a", b"x")}
     answer = httpx.post(f"{url}/v1/audio/transcriptions", data={"model": "heard"} | fields, files=files, timeout=60)
     message = answer.json()["error"]["message"]
     assert answer.status_code == 400 and why in message and "\n" not in message
+
+
+def test_an_encoding_that_takes_long_is_refused(url: str) -> None:
+    headers = {"Content-Type": "multipart/form-data; boundary=x; charset=punycode"}
+    answer = httpx.post(f"{url}/v1/audio/transcriptions", content=b"--x--\r\n", headers=headers)
+    assert answer.status_code == 400 and "UTF-8" in answer.json()["error"]["message"]
+
+
+def test_an_empty_field_is_none(url: str) -> None:
+    sent = {"files": {"file": ("a.wav", SOUND)}, "data": {"model": "heard", "language": "", "prompt": ""}}
+    assert httpx.post(f"{url}/v1/audio/transcriptions", timeout=60, **sent).status_code == 200  # type: ignore[arg-type]
 
 
 def test_another_body_than_a_form_is_refused(url: str) -> None:

@@ -195,9 +195,9 @@ def set_assistant(model: Model, other: Model) -> None:
 
 def difference_of_ids(model: Model, other: Model) -> str:
     """How the token ids of two models differ; empty if they are the same. Padding of the logits does not count as a difference."""
-    if model.has_tokenizer and other.has_tokenizer:
+    if model.generator.opened.has_tokenizer and other.generator.opened.has_tokenizer:
         return model.tokenizer.difference_to(other.tokenizer)
-    if model.has_tokenizer or other.has_tokenizer:
+    if model.generator.opened.has_tokenizer or other.generator.opened.has_tokenizer:
         return "one of them has no tokenizer"
     sizes = [each.manifest.geometry.vocab_size for each in (model, other)]
     return "" if sizes[0] == sizes[1] else f"one has {sizes[0]:,} ids and the other {sizes[1]:,}"

@@ -52,6 +52,7 @@ MOVED: Mapping[str, tuple[str, str]] = {
     "config": ("generator.config", ""),
     "embedder": ("_embedder", "embed()"),
     "encoder": ("generator.encoder", ""),
+    "has_tokenizer": ("generator.opened.has_tokenizer", ""),
     "opened": ("generator.opened", ""),
     "piece": ("generator.opened.piece", ""),
     "prefixes": ("generator.prefixes", ""),
@@ -166,11 +167,6 @@ class Model:
     def chat_template(self) -> str | None:
         """The package's chat template (Jinja), if it has one."""
         return self._opened.chat_template
-
-    @property
-    def has_tokenizer(self) -> bool:
-        """Whether the package has a tokenizer; without one the model works on token ids only."""
-        return self._opened.optional_tokenizer is not None
 
     @property
     def tokenizer(self) -> TextTokenizer:
@@ -513,7 +509,7 @@ class Model:
         `condition_on_previous_text`: each window sees the text before it. `on_segment` gets each segment when it is written.
         Raises `AudioError`, `OptionError` and `InterruptedRunError`.
         """
-        from ..tasks.transcriber import Asked, Transcriber, temperatures_of  # noqa: PLC0415
+        from ..speech.transcriber import Asked, Transcriber, temperatures_of  # noqa: PLC0415
 
         asked = Asked(
             CancelScope(cancel, max_time),

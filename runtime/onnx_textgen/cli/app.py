@@ -16,8 +16,9 @@ from ..errors import OnnxTextgenError, OptionError
 from ..help_texts import help_of, summary_of
 from ..requirements import wrong_version
 from . import extensions, interrupts
-from .commands import bench, build, chat, doctor, generate, info, listing, pull, score, site, transcribe, verify
-from .commands import inspect as inspect_command
+from .analysis import inspect as inspect_command
+from .analysis import score
+from .commands import bench, build, chat, doctor, generate, info, listing, pull, site, transcribe, verify
 from .renamed_names import in_todays_names
 from .terminal import screen
 from .wrong_usage import usage_message

@@ -129,7 +129,7 @@ def inspect_steps(
     source_ids, ids = source_and_beginning(model, prompt, config)
     seed = secrets.randbits(31) if config.seed is None else config.seed
     decoder, geometry = context_after(model, source_ids), model.manifest.geometry
-    has_text = model.has_tokenizer
+    has_text = model.generator.opened.has_tokenizer
     chooser = Chooser(
         dataclasses.replace(config, seed=seed),
         prompt_ids=ids,

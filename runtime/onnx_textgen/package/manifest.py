@@ -338,8 +338,9 @@ class Manifest:
     pair_scoring: PairScoring | None = None
     """How a text encoder scores pairs of texts; None if it makes vectors."""
     images: ImageRecord | None = None
-    speech: SpeechRecord | None = None
     """How it reads pictures; None if it reads text alone."""
+    speech: SpeechRecord | None = None
+    """How it reads sound; None: it reads text."""
     format_version: int = FORMAT_VERSION
     sha256: str = dataclasses.field(default="", compare=False)
     """Digest of the rest of the manifest, see `manifest_digest`; empty in packages that are older than this field."""
@@ -475,7 +476,11 @@ def check_images(manifest: Manifest) -> None:
     if not 1 <= about.tokens <= MOST_IMAGE_TOKENS or not about.placeholder or about.token_id < 0:
         most = f"{MOST_IMAGE_TOKENS:,}"
         raise PackageError(f"images should have a placeholder and 1 to {most} tokens, found {about!s:.100}; export the model again")
-    if any(min(each.rows, each.columns, each.tiles) < 1 or not each.text for each in about.tiles) or about.tile_tokens < 1:
+    if about.tiles and (
+        about.has_grid
+        or any(min(each.rows, each.columns, each.tiles) < 1 or not each.text for each in about.tiles)
+        or about.tokens % max(each.tiles for each in about.tiles)
+    ):
         raise PackageError("images.tiles should have rows, columns and tiles from 1, and a text; export the model again")
 
 
@@ -488,8 +493,12 @@ def check_speech(manifest: Manifest) -> None:
         raise PackageError(f"{MANIFEST} says how sound is read, and lists no encoder with {LOG_MEL_GRAPH}; export the model again")
     ids = (about.no_timestamps_id, about.no_speech_id, about.previous_id, *about.languages.values(), *about.tasks.values())
     check_ids((*ids, *about.never_first_ids), manifest.geometry.vocab_size, "speech")
-    sizes = (about.sampling_rate, about.samples, about.places, about.latest_first + 1)
-    if any(not 1 <= each <= LARGEST_SIZE for each in sizes) or not 0 < about.timestamp_seconds <= 1:
+    sizes = (about.sampling_rate, about.places, about.latest_first + 1)
+    has_times = 1 <= about.timestamp_seconds * about.sampling_rate <= about.sampling_rate
+    has_times = has_times and about.no_timestamps_id + 1 + about.latest_first < manifest.geometry.vocab_size
+    has_windows = about.sampling_rate <= about.samples <= LARGEST_SIZE and bool(manifest.eos_ids)
+    has_tasks = not about.tasks or "transcribe" in about.tasks
+    if any(not 1 <= each <= LARGEST_SIZE for each in sizes) or not (has_times and has_windows and has_tasks):
         raise PackageError(f"speech should have a rate, samples and times, found {about!s:.100}; export the model again")
 
 

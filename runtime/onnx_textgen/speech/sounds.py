@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import operator
 import os
 import wave
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import numpy.typing as npt
 
 from ..errors import AudioError, first_line
 from ..extras import remedy
+from ..options.checks import shown
 
 MOST_BYTES, MOST_HOURS = 1 << 30, 4
 """Of a file, and of a sound: a small file may hold days of silence."""
@@ -39,8 +41,12 @@ def read_sound(source: object, sampling_rate: int | None, wanted: int) -> Sample
         rate, blocks = opened(content_of(source))
     else:
         rate, blocks = wanted if sampling_rate is None else sampling_rate, iter([of_array(source)])
-    if not isinstance(rate, int) or isinstance(rate, bool) or not LOWEST_RATE <= rate <= HIGHEST_RATE:
-        raise AudioError(f"a sound has {LOWEST_RATE:,} to {HIGHEST_RATE:,} samples a second, found {rate!r:.40}")
+    try:
+        rate = operator.index(rate)
+    except TypeError:
+        rate = 0
+    if not LOWEST_RATE <= rate <= HIGHEST_RATE:
+        raise AudioError(f"a sound has {LOWEST_RATE:,} to {HIGHEST_RATE:,} samples a second, found {shown(sampling_rate or rate)}")
     mono = within_limit(blocks, rate)
     parts = list(mono if rate == wanted else resampled(mono, rate, wanted))
     found: Samples = np.concatenate(parts) if parts else np.zeros(0, np.float32)
@@ -80,13 +86,15 @@ def content_of(source: str | os.PathLike[str] | bytes | bytearray | memoryview) 
     """The bytes of a file."""
     if isinstance(source, bytes | bytearray | memoryview):
         return bytes(source)
-    path = Path(source).expanduser()
     try:
-        if (size := path.stat().st_size) > MOST_BYTES:
-            raise AudioError(f"{path} has {size / 1e9:.1f} GB, and at most {MOST_BYTES / 1e9:.1f} are read; cut it")
-        return path.read_bytes()
-    except OSError as error:
-        raise AudioError(f"{path} cannot be read ({error.strerror or error})") from error
+        with Path(source).expanduser().open("rb") as file:
+            data = file.read(MOST_BYTES + 1)  # a pipe does not say how much it has
+    except (OSError, RuntimeError, ValueError) as error:
+        why = getattr(error, "strerror", None) or first_line(error)
+        raise AudioError(f"{shown(os.fspath(source))} cannot be read ({why})") from error
+    if len(data) > MOST_BYTES:
+        raise AudioError(f"{source} has more than {MOST_BYTES / 1e9:.1f} GB; cut it")
+    return data
 
 
 def opened(data: bytes) -> tuple[int, Blocks]:
@@ -99,18 +107,26 @@ def opened_wave(data: bytes) -> tuple[int, Blocks] | None:
     """`opened` for a WAV file with plain whole numbers; None for any other."""
     try:
         file = wave.open(io.BytesIO(data))  # noqa: SIM115 - closed with its bytes
-    except (wave.Error, EOFError):
+    except (wave.Error, EOFError, RuntimeError, ValueError):  # the last two of chunks that lie about their sizes
         return None
     channels, width = file.getnchannels(), file.getsampwidth()
     if width not in HALF or not 1 <= channels <= MOST_CHANNELS:
         return None
 
     def blocks() -> Blocks:
-        while raw := file.readframes(BLOCK // channels):
+        while raw := frames_of(file, BLOCK // channels):
             raw = raw[: len(raw) // (width * channels) * width * channels]  # the last sample may be cut off
             yield (of_bytes(raw, width) / np.float32(HALF[width])).reshape(-1, channels)
 
     return file.getframerate(), blocks()
+
+
+def frames_of(file: wave.Wave_read, count: int) -> bytes:
+    """The next frames of a WAV file; none after a place that cannot be read."""
+    try:
+        return file.readframes(count)
+    except (wave.Error, EOFError, RuntimeError, ValueError):
+        return b""
 
 
 def of_bytes(raw: bytes, width: int) -> Samples:

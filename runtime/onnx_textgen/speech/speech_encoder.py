@@ -55,12 +55,13 @@ class SpeechEncoder(GraphEncoder):
         if log_mel is not None and (set(log_mel.inputs) != {SOUND} or INPUT_FEATURES not in log_mel.outputs):
             raise PackageError("the graphs that read sound do not fit each other; export the model again")
         self.log_mel = log_mel
-        self.windows = weakref.WeakValueDictionary[int, Window]()
+        self.windows, self.keeping = weakref.WeakValueDictionary[int, Window](), threading.Lock()
 
     def keep(self, samples: Samples) -> Window:
         """Make a window known for as long as the caller holds it."""
         window = Window(samples)
-        return self.windows.setdefault(window.id, window)
+        with self.keeping:
+            return self.windows.setdefault(window.id, window)
 
     def encode(self, token_ids: Sequence[int], scope: CancelScope = UNCANCELLED) -> Encoded:
         """See `Encoder.encode`; a window is read once."""

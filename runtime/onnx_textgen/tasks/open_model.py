@@ -83,6 +83,11 @@ class OpenModel:
             raise PackageError(f"{self.folder} has no {TOKENIZER} and works on token ids only; export it again with --tokenizer")
         return self.optional_tokenizer
 
+    @property
+    def has_tokenizer(self) -> bool:
+        """Whether the package has a tokenizer; without one the model works on token ids only."""
+        return self.optional_tokenizer is not None
+
     def refuse_encoder_decoder(self, why: str) -> None:
         """Raise `OptionError` for an encoder-decoder; `why` says what it does not do."""
         if self.manifest.encoder is not None:

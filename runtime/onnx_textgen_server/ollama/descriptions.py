@@ -55,7 +55,7 @@ def capabilities_of(model: Model) -> list[str]:
         "vision": model.manifest.images is not None,
         "thinking": model.chats.thinks,
         "embedding": model.graph.name_of(HIDDEN_STATES) in model.graph.outputs,
-        "insert": model.has_tokenizer and model.tokenizer.infill is not None,
+        "insert": model.generator.opened.has_tokenizer and model.tokenizer.infill is not None,
     }
     return [name for name, can in found.items() if can]
 

@@ -74,7 +74,8 @@ class TokenFormatter:
 
     def __init__(self, model: Model) -> None:
         self.piece = model.generator.opened.piece
-        self.piece_bytes = model.tokenizer.piece_bytes if model.has_tokenizer else lambda token_id: self.piece(token_id).encode()
+        has_tokenizer = model.generator.opened.has_tokenizer
+        self.piece_bytes = model.tokenizer.piece_bytes if has_tokenizer else lambda token_id: self.piece(token_id).encode()
 
     def one(self, token_id: int, logprob: float) -> dict[str, Any]:
         """A token in a chat's format."""
@@ -115,7 +116,7 @@ class TextOffsets:
 
     def __init__(self, model: Model, after: Sequence[int] = ()) -> None:
         """`after`: ids that precede the text."""
-        self.stream = StreamDecoder(model.tokenizer, after=after) if model.has_tokenizer else None
+        self.stream = StreamDecoder(model.tokenizer, after=after) if model.generator.opened.has_tokenizer else None
         self.offset = 0
 
     def advance(self, token_id: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fastapi import HTTPException
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from ..serving.work_queue import Compute
 
 MOST_FIELDS = 64
+CHARSET = re.compile(r"charset\s*=(?!\s*\"?utf-?8\"?\s*(;|$))")
+"""Another encoding of the fields, some of which take long to decode."""
 Form = Literal["json", "text", "srt", "verbose_json", "vtt"]
 TYPES = {"json": "application/json", "verbose_json": "application/json"}
 """Of answers; the others are plain text."""
@@ -36,7 +39,7 @@ class AudioRequest(Request):
     response_format: Form = "json"
     temperature: Annotated[float, Field(ge=0, le=1)] = 0
     """0: as usual, hotter where a text is repetitive or unlikely."""
-    timestamp_granularities: Literal["segment"] | None = None
+    timestamp_granularities: list[Literal["segment"]] | None = None
     stream: bool | None = None
     """Not followed, as by OpenAI's `whisper-1`."""
     chunking_strategy: str | None = None
@@ -95,6 +98,7 @@ class Heard:
                 "tokens": each.token_ids,
                 "temperature": each.temperature,
                 "avg_logprob": each.mean_logprob,
+                "compression_ratio": each.compression_ratio,
                 "no_speech_prob": each.no_speech_prob,
             }
             for number, each in enumerate(made.segments)
@@ -104,8 +108,11 @@ class Heard:
 
 async def read_form(http: HTTPRequest) -> tuple[AudioRequest, bytes]:
     """The fields and the file of a form; raises `RequestValidationError`, and 400 for no form or no file."""
-    if not http.headers.get("content-type", "").lower().startswith("multipart/form-data"):
+    kind = http.headers.get("content-type", "").lower()
+    if not kind.startswith("multipart/form-data"):
         raise HTTPException(400, "the body should be a form with the sound as its file: multipart/form-data")
+    if CHARSET.search(kind):
+        raise HTTPException(400, "the fields of the form should be UTF-8, without another charset")
     async with http.form(max_files=1, max_fields=MOST_FIELDS) as form:
         file = form.get("file")
         if not isinstance(file, UploadFile):
@@ -115,7 +122,11 @@ async def read_form(http: HTTPRequest) -> tuple[AudioRequest, bytes]:
 
 def fields_of(form: FormData) -> AudioRequest:
     """The fields of a form; raises `RequestValidationError`."""
-    given = {name.removesuffix("[]"): value for name, value in form.items() if name != "file"}
+    given: dict[str, Any] = {name: value for name, value in form.items() if name != "file" and value}
+    for name in ("timestamp_granularities", "timestamp_granularities[]"):
+        if given.pop(name, None) is not None:
+            given["timestamp_granularities"] = form.getlist(name)
+    given = {name.removesuffix("[]"): value for name, value in given.items()}
     try:
         return AudioRequest.model_validate(given)
     except ValidationError as error:

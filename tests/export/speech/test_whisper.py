@@ -15,7 +15,7 @@ import onnx_textgen
 from onnx_textgen.cancellation import CancelScope
 from onnx_textgen.errors import OptionError, PackageError, PromptError
 from onnx_textgen.package.manifest import LOG_MEL_GRAPH
-from onnx_textgen.tasks import transcriber
+from onnx_textgen.speech import transcriber
 from onnx_textgen_export import export
 from onnx_textgen_export.errors import ExportError
 from support.tiny_whisper import SECONDS, write_whisper
@@ -66,7 +66,7 @@ def test_tokens_are_those_of_transformers(
     asked = transcriber.Asked(CancelScope(), (0.0,), language=language, task=task, timestamps=timestamps)
     found = reader.attempt(reader.speech.keep(samples), [], 0.0, asked).token_ids
     if timestamps:  # transformers goes on with the sound after the last pair of times
-        pieces, _ = reader.pieces(found, SECONDS * 50)
+        pieces, _ = reader.pieces(found, SECONDS * 50, asked)
         found = tuple(itertools.chain(*(ids for *_, ids in pieces)))
     count = min(len(found), len(want))
     assert list(found[:count]) == want[:count] and count >= 3
@@ -92,6 +92,25 @@ def test_windows_follow_each_other(model: onnx_textgen.Model) -> None:
     assert all(one.start <= other.start for one, other in zip(made.segments, made.segments[1:], strict=False))
 
 
+def test_the_mean_logprob_is_that_of_the_tokens_that_could_follow(checkpoint: tuple[Path, Any], model: onnx_textgen.Model) -> None:
+    folder, module = checkpoint
+    samples = sound(2)
+    features = WhisperFeatureExtractor.from_pretrained(folder)(samples, sampling_rate=RATE, return_tensors="pt").input_features
+    reader = transcriber.Transcriber(model.generator)
+    asked = transcriber.Asked(CancelScope(), (0.0,), language="en", timestamps=False)
+    found = reader.attempt(reader.speech.keep(samples), [], 0.0, asked)
+    settings = module.generation_config
+    start = [settings.decoder_start_token_id, settings.lang_to_id["<|en|>"], settings.task_to_id["transcribe"]]
+    ids = [*start, settings.no_timestamps_token_id, *found.token_ids]
+    with torch.no_grad():
+        logits = module(features, decoder_input_ids=torch.tensor([ids])).logits[0, len(start) :]
+    logits[:, settings.suppress_tokens] = -torch.inf
+    logits[0, settings.begin_suppress_tokens] = -torch.inf
+    chosen = logits.log_softmax(-1)[range(len(found.token_ids)), list(found.token_ids)].sum()
+    assert len(found.token_ids) == model.manifest.geometry.context_length // 2  # so that no end is counted
+    assert found.mean_logprob == pytest.approx(float(chosen) / (len(found.token_ids) + 1), abs=1e-3)
+
+
 def test_a_call_can_be_ended(model: onnx_textgen.Model) -> None:
     cancel = onnx_textgen.Cancellation()
     cancel.cancel()
@@ -101,7 +120,11 @@ def test_a_call_can_be_ended(model: onnx_textgen.Model) -> None:
 
 @pytest.mark.parametrize(
     ("options", "why"),
-    [({"task": "sing"}, "task should be"), ({"language": "xx"}, "no language"), ({"temperature": ()}, "temperature should be")],
+    [
+        ({"task": "sing"}, "task should be"),
+        ({"language": "xx"}, "no language"),
+        *(({"temperature": each}, "temperature should be") for each in ((), "0.5", [3])),
+    ],
 )
 def test_wrong_options_get_one_line(options: dict[str, Any], why: str, model: onnx_textgen.Model) -> None:
     with pytest.raises(OptionError, match=why):

@@ -132,3 +132,26 @@ def test_a_file_that_is_cut_off_is_read_as_far_as_it_goes(size: int) -> None:
             read_sound(data, None, RATE)
     else:
         assert len(read_sound(data, None, RATE)) == size // 4
+
+
+@given(st.integers(4, 60), st.integers(0, 255), st.integers(0, 255))
+def test_a_wav_file_whose_sizes_lie_gets_one_line(place: int, byte: int, other: int) -> None:
+    pytest.importorskip("soundfile")
+    data = bytearray(wav(TONE[:200]))
+    data[place : place + 2] = bytes([byte, other])
+    try:
+        found = read_sound(bytes(data), None, RATE)
+    except AudioError as error:
+        assert "\n" not in str(error)
+    else:
+        assert np.isfinite(found).all()
+
+
+@pytest.mark.parametrize("path", ["~nobody-of-this-name/a.wav", "a\0b"])
+def test_a_path_that_is_none_gets_one_line(path: str) -> None:
+    with pytest.raises(AudioError, match="cannot be read"):
+        read_sound(path, None, RATE)
+
+
+def test_a_rate_of_numpy_is_a_rate() -> None:
+    assert len(read_sound(TONE, np.int64(RATE), RATE)) == len(TONE)  # type: ignore[arg-type]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from onnx_textgen.results import Segment
 from onnx_textgen.speech.subtitles import as_srt, as_vtt, line_of
 
-SEGMENTS = [Segment(0, 1.5, " One --> two", (), 0, 0, 0), Segment(3600.25, 3601.0, " Three", (), 0, 0, 0)]
+SEGMENTS = [Segment(0, 1.5, " One --> two", (), 0, 0, 0, 1), Segment(3600.25, 3601.0, " Three", (), 0, 0, 0, 1)]
 
 
 def test_subrip() -> None:

@@ -135,7 +135,7 @@ def shown_prompt(start: str | list[int], model: Model) -> str:
 
     The text of an encoder-decoder does not continue its source, so that is not shown.
     """
-    if not sys.stdout.isatty() or not model.has_tokenizer or model.manifest.encoder is not None:
+    if not sys.stdout.isatty() or not model.generator.opened.has_tokenizer or model.manifest.encoder is not None:
         return ""
     text = start if isinstance(start, str) else model.tokenizer.decode(start)
     return text if len(text) <= MOST_OF_PROMPT else f"... {text[-MOST_OF_PROMPT:]}"
@@ -164,6 +164,6 @@ def end_output(answer: screen.Answer, model: Model, *, show_tokens: bool, shows_
     is_coloured = show_tokens and not shows_logprobs and token_display.is_coloured(model)
     if is_coloured or not (show_tokens or shows_logprobs):
         # A package without a tokenizer has no text to show; its ids are written as --token-ids takes them.
-        screen.write("\n" if model.has_tokenizer else ",".join(map(str, answer.token_ids)) + "\n", sys.stdout)
+        screen.write("\n" if model.generator.opened.has_tokenizer else ",".join(map(str, answer.token_ids)) + "\n", sys.stdout)
     if is_coloured:
         token_display.show_legend()

@@ -37,7 +37,7 @@ def style_of(probability: float) -> tuple[str, str]:
 
 def is_coloured(model: Model) -> bool:
     """Return whether probabilities are shown as colours: if stdout has colours and the model has a tokenizer."""
-    return model.has_tokenizer and screen.has_colours(sys.stdout)
+    return model.generator.opened.has_tokenizer and screen.has_colours(sys.stdout)
 
 
 def make_coloured_text() -> Callable[[Chunk], None]:
@@ -79,7 +79,7 @@ def make_logprob_lines(model: Model) -> Callable[[Chunk], None]:
 
 def piece_of(model: Model, token_id: int) -> str:
     """A token's piece, as a line shows it; empty if the package has no tokenizer."""
-    return f"  {screen.quoted(model.tokenizer.piece(token_id))}" if model.has_tokenizer else ""
+    return f"  {screen.quoted(model.tokenizer.piece(token_id))}" if model.generator.opened.has_tokenizer else ""
 
 
 def show_legend() -> None:

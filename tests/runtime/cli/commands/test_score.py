@@ -7,7 +7,7 @@ import pytest
 
 import onnx_textgen
 from onnx_textgen.cli import run
-from onnx_textgen.cli.commands.score import split_documents
+from onnx_textgen.cli.analysis.score import split_documents
 from support.cli_model import CharacterModel
 
 
