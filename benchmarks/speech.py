@@ -10,7 +10,6 @@ medians, and medians of ratios, are printed. The machine should do nothing else.
 from __future__ import annotations
 
 import argparse
-import re
 import statistics
 import subprocess
 import sys
@@ -27,6 +26,7 @@ from onnx_textgen_export import export
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from support.whisper import whisper_checkpoint, whisper_folder
+from support.wrong_words import words, wrong
 
 RATE = 16_000
 SAID = (
@@ -56,21 +56,6 @@ def sounds(work: Path) -> dict[str, list[tuple[str, Samples]]]:
     noisy = (whole + np.random.default_rng(0).normal(0, NOISE, len(whole))).astype(np.float32)
     together = " ".join(SAID)
     return {"sentences": list(zip(SAID, spoken, strict=True)), "long": [(together, whole)], "long, noisy": [(together, noisy)]}
-
-
-def words(text: str) -> list[str]:
-    """The words of a text."""
-    return re.findall(r"[a-z0-9']+", text.lower())
-
-
-def wrong(wanted: Sequence[str], found: Sequence[str]) -> int:
-    """Words to insert, take out or exchange."""
-    costs = list(range(len(found) + 1))
-    for place, word in enumerate(wanted, start=1):
-        before, costs[0] = costs[0], place
-        for other, each in enumerate(found, start=1):
-            before, costs[other] = costs[other], min(costs[other] + 1, costs[other - 1] + 1, before + (word != each))
-    return costs[-1]
 
 
 def writers(work: Path, precisions: Sequence[str], threads: int) -> dict[str, Callable[[Samples], str]]:

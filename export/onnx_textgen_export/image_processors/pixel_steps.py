@@ -279,14 +279,13 @@ def graph_of(make: Callable[[Operators, Picture], list[ir.Value]]) -> ir.Model:
     given = ir.Value(name=PICTURE, shape=ir.Shape(["height", "width", CHANNELS]), type=ir.TensorType(ir.DataType.UINT8))
     channels_first = ops.op("Unsqueeze", ops.op("Transpose", given, perm=[2, 0, 1]), ops.constant(0))
     height, width = (ops.op("Shape", given, start=axis, end=axis + 1) for axis in (0, 1))
-    outputs = make(ops, Picture(channels_first, height, width))
+    return finished(ops, given, make(ops, Picture(channels_first, height, width)), "image_processor")
+
+
+def finished(ops: Operators, given: ir.Value, outputs: Sequence[ir.Value], name: str) -> ir.Model:
+    """The graph of the operators so far, from one input to these outputs."""
     graph = ir.Graph(
-        [given],
-        outputs,
-        nodes=ops.tape.nodes,
-        initializers=ops.tape.initializers,
-        opset_imports={"": OPSET},
-        name="image_processor",
+        [given], outputs, nodes=ops.tape.nodes, initializers=ops.tape.initializers, opset_imports={"": OPSET}, name=name
     )
     for number, value in enumerate(value for node in graph for value in node.outputs):
         value.name = value.name or f"v{number}"

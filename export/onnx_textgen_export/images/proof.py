@@ -230,7 +230,7 @@ class ImageProof:
 
     def reference(self, ids: Sequence[int], images: Sequence[ReadImage]) -> Logits:
         """PyTorch's logits [tokens, vocabulary] of ids with pictures, by the model's own forward."""
-        first = {next(each for each in image.ids if each < 0): number for number, image in enumerate(images)}
+        first = {image.ids[0]: number for number, image in enumerate(images)}
         used = tuple(first[each] for each in ids if each in first)
         plain = torch.tensor([[each if each >= 0 else self.record.token_id for each in ids]])
         if not used:

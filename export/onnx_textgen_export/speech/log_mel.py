@@ -16,7 +16,7 @@ import onnx_ir as ir
 from onnx_textgen.speech.features import INPUT_FEATURES
 from onnx_textgen.speech.speech_encoder import SOUND
 
-from ..image_processors.pixel_steps import OPSET, Operators
+from ..image_processors.pixel_steps import Operators, finished, named, scalar
 
 FLOOR, RANGE = 1e-10, 8.0
 """Of powers, and of logarithms."""
@@ -38,18 +38,12 @@ def log_mel_graph(extractor: Any) -> ir.Model:  # noqa: ANN401 - a feature extra
     )
     powers = ops.op("Add", *(ops.op("Mul", each, each) for each in (real, imaginary)))
     powers = ops.op("Slice", powers, zero, ops.constant(samples // hop), ops.constant(2))
-    mels = ops.op("MatMul", tensor(ops, filters.T), powers)
+    mels = ops.op("MatMul", ops.constant(filters.T, np.float32), powers)
     logs = ops.op("Mul", ops.op("Log", ops.op("Max", mels, scalar(ops, FLOOR))), scalar(ops, 1 / math.log(10)))
     least = ops.op("Sub", ops.op("ReduceMax", logs, keepdims=0), scalar(ops, RANGE))
     found = ops.op("Div", ops.op("Add", ops.op("Max", logs, least), scalar(ops, 4.0)), scalar(ops, 4.0))
-    shape = [1, filters.shape[1], samples // hop]
-    found.name, found.shape, found.type = INPUT_FEATURES, ir.Shape(shape), ir.TensorType(ir.DataType.FLOAT)
-    graph = ir.Graph(
-        [given], [found], nodes=ops.tape.nodes, initializers=ops.tape.initializers, opset_imports={"": OPSET}, name="log_mel"
-    )
-    for number, value in enumerate(value for node in graph for value in node.outputs):
-        value.name = value.name or f"v{number}"
-    return ir.Model(graph, ir_version=10, producer_name="onnx-textgen")
+    named(found, INPUT_FEATURES, [1, filters.shape[1], samples // hop])
+    return finished(ops, given, [found], "log_mel")
 
 
 def halves(size: int) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -63,15 +57,4 @@ def waves_of(ops: Operators, size: int) -> ir.Value:
     times = np.arange(size)
     window = 0.5 - 0.5 * np.cos(2 * np.pi * times / size)
     angles = 2 * np.pi * np.outer(np.arange(size // 2 + 1), times) / size
-    return tensor(ops, np.concatenate([np.cos(angles), -np.sin(angles)])[:, None] * window)
-
-
-def tensor(ops: Operators, numbers: Any) -> ir.Value:  # noqa: ANN401 - an array of any float type
-    """A constant in float32."""
-    made = ir.tensor(np.ascontiguousarray(numbers, np.float32), name=f"constant_{len(ops.tape.initializers)}")
-    return ops.tape.initializer(made)
-
-
-def scalar(ops: Operators, number: float) -> ir.Value:
-    """A number without dimensions."""
-    return tensor(ops, np.array(number))
+    return ops.constant(np.concatenate([np.cos(angles), -np.sin(angles)])[:, None] * window, np.float32)

@@ -81,9 +81,10 @@ class SpeechEncoder(GraphEncoder):
 
     def feeds_of(self, token_ids: Sequence[int], scope: CancelScope) -> Arrays:
         """See `GraphEncoder.feeds_of`."""
-        if token_ids[0] >= 0 or self.log_mel is None:
+        if token_ids[0] >= 0:
             mels, frames = self.shape
             return {INPUT_FEATURES: self.as_taken(features_of(token_ids, mels, frames)[None])}
+        assert self.log_mel is not None, "whoever keeps windows has it"
         feeds = {SOUND: self.window_of(token_ids[0]).samples}
         (found,) = run_once(self.log_mel, [INPUT_FEATURES], feeds, scope, doing="read the sound")
         return {INPUT_FEATURES: self.as_taken(found)}

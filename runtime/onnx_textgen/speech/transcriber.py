@@ -131,7 +131,7 @@ class Transcriber:
             before = [*history, *context]
             silence = self.silence(window, asked.scope)
             best = self.best(window, before, silence, asked)
-            if silence > LEAST_SILENCE and best.mean_logprob < LEAST_LOGPROB:
+            if nobody_speaks(silence, best):
                 place += size
                 continue
             pieces, steps = self.pieces(best.token_ids, size // step, asked)
@@ -161,8 +161,8 @@ class Transcriber:
         tried = list[Attempt]()
         for temperature in asked.temperatures:
             found = self.attempt(window, before, temperature, asked)
-            is_silent = silence > LEAST_SILENCE and found.mean_logprob < LEAST_LOGPROB
-            if is_silent or (found.compression_ratio <= MOST_COMPRESSION and found.mean_logprob >= LEAST_LOGPROB):
+            is_good = found.compression_ratio <= MOST_COMPRESSION and found.mean_logprob >= LEAST_LOGPROB
+            if is_good or nobody_speaks(silence, found):
                 return found
             tried.append(found)
         varied = [each for each in tried if each.compression_ratio <= MOST_COMPRESSION]
@@ -174,7 +174,7 @@ class Transcriber:
         ids = [self.about.previous_id, *before[-(most - 1) :]] if before else []
         ids += self.start[:1]
         if self.about.languages:
-            ids.append(self.about.languages[asked.language or "en"])
+            ids.append(self.about.languages[asked.language or ENGLISH])
         if self.about.tasks:
             ids.append(self.about.tasks[asked.task])
         if not asked.timestamps:
@@ -215,6 +215,11 @@ class Transcriber:
             found.append((part[0] - self.first_time, part[-1] - self.first_time, part))
             begin = end
         return found, None if ends_with_one else ids[begin - 1] - self.first_time
+
+
+def nobody_speaks(silence: float, found: Attempt) -> bool:
+    """Return whether a window is left without a text: it is likely silent, and the text unlikely."""
+    return silence > LEAST_SILENCE and found.mean_logprob < LEAST_LOGPROB
 
 
 def temperatures_of(given: float | Sequence[float] | None) -> tuple[float, ...]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ import onnx_textgen
 from onnx_textgen.speech.sounds import read_sound
 from onnx_textgen_export import export
 from support.whisper import whisper_checkpoint
+from support.wrong_words import words, wrong
 
 RATE = 16_000
 SAID = (
@@ -54,20 +53,6 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def model(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> onnx_textgen.Model:
     return onnx_textgen.load(export(checkpoint, tmp_path_factory.mktemp("package") / "out").folder, device="cpu")
-
-
-def words(text: str) -> list[str]:
-    return re.findall(r"[a-z']+", text.lower())
-
-
-def wrong(wanted: Sequence[str], found: Sequence[str]) -> int:
-    """Words to insert, take out or exchange."""
-    costs = list(range(len(found) + 1))
-    for place, word in enumerate(wanted, start=1):
-        before, costs[0] = costs[0], place
-        for other, each in enumerate(found, start=1):
-            before, costs[other] = costs[other], min(costs[other] + 1, costs[other - 1] + 1, before + (word != each))
-    return costs[-1]
 
 
 @pytest.mark.slow
