@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gradio as gr
 from gradio.events import api
@@ -16,9 +16,16 @@ from .encoder_decoders import can_chat
 from .fetch_panel import OpenerOf, make_fetch_panel
 from .limits import QUICK, RUNNING, RUNS
 from .models import ModelRegistry
-from .tabs import chat, compare, look_inside, measure, write
+from .tabs import chat, compare, look_inside, measure, transcribe, write
+from .tabs.transcribe import reads_sound
+
+if TYPE_CHECKING:
+    from onnx_textgen import Model
 
 TABS = {"Write": write, "Look inside": look_inside, "Chat": chat, "Compare": compare, "Measure": measure}
+SPEECH_TABS = {"Transcribe": transcribe}
+"""Those of a model that reads sound, which has a use for no other."""
+ALL_TABS = {**TABS, **SPEECH_TABS}
 
 
 def make_page(registry: ModelRegistry, *, opener_of: OpenerOf | None = None, own: OwnTools | None = None) -> gr.Blocks:
@@ -44,15 +51,42 @@ def make_page(registry: ModelRegistry, *, opener_of: OpenerOf | None = None, own
         picked = picker.change(lambda name: describe(registry, name), picker, masthead, **RUNNING)
         picker.change(None, picker, None, js="(name) => { keepInAddress('model', name) }", **QUICK)
         # On a phone, a menu would hide some tabs.
-        with gr.Tabs(selected="Chat" if can_chat(first) else "Write", overflow_behavior="wrap", elem_id="tabs"):
-            for name, tab in TABS.items():
-                with gr.Tab(name, id=name):
+        with gr.Tabs(selected=opened_at(first), overflow_behavior="wrap", elem_id="tabs") as tabs:
+            made = []
+            for name, tab in ALL_TABS.items():
+                with gr.Tab(name, id=name, visible=is_shown(name, first)) as each:
+                    made.append(each)
                     if tab is chat:
                         chat.make_tab(registry, picker, picked, opener_of, own)
                     else:
                         tab.make_tab(registry, picker, picked)
+        hears = gr.State(reads_sound(first))
+        picked.then(lambda name, heard: shown_tabs(registry.loaded(name), heard), [picker, hears], [hears, tabs, *made], **QUICK)
         page.load(None, js="showTabOfAddress", **QUICK)
     return page
+
+
+def opened_at(model: Model) -> str:
+    """The tab that a page opens at."""
+    return next(iter(SPEECH_TABS)) if reads_sound(model) else "Chat" if can_chat(model) else "Write"
+
+
+def is_shown(tab: str, model: Model) -> bool:
+    """Whether a model has a use for a tab."""
+    return (tab in SPEECH_TABS) == reads_sound(model)
+
+
+def shown_tabs(model: Model | None, heard: bool) -> list[Any]:
+    """Updates after a model was picked: whether it reads sound, the tab that is opened, and which tabs there are.
+
+    heard: whether the model before it reads sound.
+    """
+    if model is None:
+        return [gr.skip()] * (2 + len(ALL_TABS))
+    hears = reads_sound(model)
+    opened = gr.skip() if hears == heard else gr.update(selected=opened_at(model))
+    # Gradio 6.31 would still show a tab with visible=False that was never opened.
+    return [hears, opened, *(gr.update(visible=is_shown(tab, model) or "hidden") for tab in ALL_TABS)]
 
 
 def offered(registry: ModelRegistry, name: object) -> Any:  # noqa: ANN401 - an update of Gradio's

@@ -7,11 +7,14 @@ from collections.abc import Callable, Generator
 from typing import TypeVar
 
 Result = TypeVar("Result")
+Frame = TypeVar("Frame")
 POLL_SECONDS = 0.1
 
 
-def in_background(work: Callable[[], Result], stop: Callable[[], None] = lambda: None) -> Generator[None, None, Result]:
-    """Yield at intervals until `work` is done; return its result, or raise its error.
+def in_background(
+    work: Callable[[], Result], frame: Callable[[], Frame], stop: Callable[[], None] = lambda: None
+) -> Generator[Frame, None, Result]:
+    """Yield `frame()` at intervals until `work` is done; return its result, or raise its error.
 
     Calls `stop` if the generator is closed earlier. Gradio can close a generator only while it yields.
     """
@@ -24,7 +27,7 @@ def in_background(work: Callable[[], Result], stop: Callable[[], None] = lambda:
             except concurrent.futures.TimeoutError:
                 if future.done():  # in the meantime; the work itself may also raise TimeoutError
                     return future.result()
-                yield
+                yield frame()
     finally:
         stop()
         pool.shutdown(wait=False)

@@ -17,6 +17,7 @@ from .transcripts import Token, Transcript
 
 if TYPE_CHECKING:
     from onnx_textgen import Model, Stats
+    from onnx_textgen.package.manifest import Manifest
 
 BANDS = {"80 % or more": 0.8, "40 to 80 %": 0.4, "10 to 40 %": 0.1, "2 to 10 %": 0.02, "below 2 %": 0.0}
 """Bands of probability, from likely to surprising: the name in the page's legend, and the lowest probability."""
@@ -199,10 +200,17 @@ def masthead(name: str, model: Model) -> str:
         ("device", model.device),
         ("size", sizes.in_words(manifest.size_bytes)),
         ("context", f"{manifest.geometry.context_length:,} tokens"),
-        *([("source", f"{manifest.encoder.source_length:,} tokens")] if manifest.encoder is not None else []),
+        *source_of(manifest),
     ]
     items = "".join(f'<li title="{name}"><span>{name}</span> {escape(value)}</li>' for name, value in chips)
     return title(f"<ul>{items}</ul>")
+
+
+def source_of(manifest: Manifest) -> list[Fact]:
+    """How much an encoder-decoder reads at once."""
+    if manifest.speech is not None:
+        return [("sound at once", f"{manifest.speech.samples / manifest.speech.sampling_rate:g} s")]
+    return [] if manifest.encoder is None else [("source", f"{manifest.encoder.source_length:,} tokens")]
 
 
 def cannot_load(name: str, reason: str) -> str:

@@ -45,7 +45,7 @@ def test_a_way_that_a_model_refuses_says_so_on_its_card():
 
 def test_long_work_is_told_to_stop_when_its_generator_is_closed():
     stopped = threading.Event()
-    work = in_background(lambda: stopped.wait(300), stopped.set)
+    work = in_background(lambda: stopped.wait(300), lambda: None, stopped.set)
     next(work)
     work.close()
     assert stopped.is_set()
@@ -56,7 +56,7 @@ def test_work_that_fails_raises_its_own_error():
         raise TimeoutError("its own")
 
     with pytest.raises(TimeoutError, match="its own"):
-        list(in_background(fail))
+        list(in_background(fail, lambda: None))
 
 
 def test_work_that_ends_just_as_the_wait_for_it_does_keeps_its_result(monkeypatch):
@@ -70,7 +70,7 @@ def test_work_that_ends_just_as_the_wait_for_it_does_keeps_its_result(monkeypatc
 
     monkeypatch.setattr(Future, "result", wait_too_short)
     with pytest.raises(StopIteration) as ended:
-        next(in_background(lambda: 7))
+        next(in_background(lambda: 7, lambda: None))
     assert ended.value.value == 7
 
 

@@ -13,14 +13,12 @@ import numpy as np
 import openai
 import pytest
 
-import onnx_textgen
 from onnx_textgen import Model
 from onnx_textgen.speech.subtitles import as_srt, as_vtt
 from support.live_server import served
 
 pytest.importorskip("torch", reason="exports a model of speech")
-from onnx_textgen_export import export
-from support.tiny_whisper import write_whisper
+from support.tiny_whisper import open_whisper
 
 pytestmark = pytest.mark.slow
 RATE = 16_000
@@ -42,9 +40,7 @@ SOUND = wav(3)
 
 @pytest.fixture(scope="module")
 def heard(tmp_path_factory: pytest.TempPathFactory) -> Model:
-    folder: Path = tmp_path_factory.mktemp("whisper")
-    write_whisper(folder / "checkpoint")
-    return onnx_textgen.load(export(folder / "checkpoint", folder / "package").folder, device="cpu", threads=1)
+    return open_whisper(tmp_path_factory.mktemp("whisper"))
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
 """Debian's Chromium, headless, and what the tests do with the page in it.
 
-`python tests/support/browser.py` takes the pictures that the README and docs/web_page.md show, with the embedded models; with a
-folder of SmolLM2-135M-Instruct as its argument, that of a chat too.
+`python tests/support/browser.py` takes the pictures that the README and docs/web_page.md show, with the embedded models; with
+the folder of a chat model as its argument, that of a chat too; with a folder of Whisper and a sound file, that of Transcribe.
 """
 
 import contextlib
@@ -50,6 +50,7 @@ PICTURES = {
     "Truncation": ROOT / "docs" / "pictures" / "look_inside.png",
     "Attention": ROOT / "docs" / "pictures" / "attention.png",
     "Chat": ROOT / "docs" / "pictures" / "chat.png",
+    "Transcribe": ROOT / "docs" / "pictures" / "transcribe.png",
 }
 
 
@@ -67,12 +68,12 @@ def started(options, driver_binary):
 
 
 @contextlib.contextmanager
-def chromium(width=DESKTOP[0], height=DESKTOP[1], *, dark=False):
+def chromium(width=DESKTOP[0], height=DESKTOP[1], *, dark=False, flags=()):
     binary, driver_binary = programs()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         options = webdriver.ChromeOptions()
         options.binary_location = binary
-        for flag in [*FLAGS, f"--user-data-dir={profile}"]:
+        for flag in [*FLAGS, *flags, f"--user-data-dir={profile}"]:
             options.add_argument(flag)
         options.set_capability("goog:loggingPrefs", {"performance": "ALL", "browser": "ALL"})
         driver = started(options, driver_binary)
@@ -113,10 +114,15 @@ def elements(driver, selector):
     return driver.find_elements(By.CSS_SELECTOR, selector)
 
 
-def open_page(driver, address):
-    """The page at its tab Write."""
+def go_to_page(driver, address):
+    """The page at the tab that it opens at."""
     driver.get(address)
     wait_until(driver, lambda: elements(driver, "button[role=tab][aria-selected=true]"), "the page")
+
+
+def open_page(driver, address):
+    """The page at its tab Write."""
+    go_to_page(driver, address)
     open_tab(driver, "Write")
     wait_until(driver, lambda: elements(driver, "#generate") and is_laid_out(driver), "the tab")
 
@@ -197,7 +203,7 @@ def page_of_models(width, height, packages=()):
     served = serve(page, host="127.0.0.1", port=0)
     try:
         with chromium(width, height) as driver:
-            open_page(driver, served.address)
+            go_to_page(driver, served.address)
             yield driver
     finally:
         served.close()
@@ -220,6 +226,7 @@ def take_picture(driver, path, *, parts=()):
 def take_picture_of_write(path=PICTURES["Write"]):
     """A finished text, with a token that was not the likeliest."""
     with page_of_models(1280, 1000) as driver:
+        open_tab(driver, "Write", "#generate")
         set_value(driver, SEED, "9")
         write(driver)
         chosen = elements(driver, "#text .token.band-3")[0]
@@ -276,6 +283,18 @@ def take_picture_of_chat(package, path=PICTURES["Chat"]):
         take_picture(driver, path)
 
 
+def take_picture_of_speech(package, sound, path=PICTURES["Transcribe"]):
+    """A sound that is written down, while a line of it is heard."""
+    with page_of_models(1280, 760, [package]) as driver:
+        wait_until(driver, lambda: elements(driver, "#sound input[type=file]"), "the tab")[0].send_keys(sound)
+        wait_until(driver, lambda: "seconds" in element(driver, "#sound [role=status]").text, "the sound")
+        element(driver, "#transcribe").click()
+        wait_until(driver, lambda: "finished" in element(driver, "#transcribe-status").text, "the end")
+        elements(driver, "#said li button")[1].click()
+        wait_until(driver, lambda: elements(driver, "#said [data-heard]"), "the line that is heard")
+        take_picture(driver, path)
+
+
 FITS = """const all = document.querySelector("#messages");
 const isCutOff = all.textContent.includes("max new tokens");
 return all.scrollHeight <= all.clientHeight && !isCutOff && all.querySelectorAll(".code").length"""
@@ -291,5 +310,7 @@ if __name__ == "__main__":
     take_picture_of_write()
     take_picture_of_truncation()
     take_picture_of_attention()
-    for folder in sys.argv[1:]:
-        take_picture_of_chat(folder)
+    if sys.argv[1:]:
+        take_picture_of_chat(sys.argv[1])
+    if sys.argv[2:]:
+        take_picture_of_speech(*sys.argv[2:])

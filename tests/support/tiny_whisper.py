@@ -10,6 +10,9 @@ import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import WhisperConfig, WhisperFeatureExtractor, WhisperForConditionalGeneration
 
+import onnx_textgen
+from onnx_textgen_export import export
+
 SECONDS, MELS = 2, 80
 CONTROL = ["endoftext", "startoftranscript", "en", "de", "translate", "transcribe", "startoflm", "startofprev", "nospeech"]
 TIMES = [f"{step / 50:.2f}" for step in range(SECONDS * 50 + 1)]
@@ -67,3 +70,9 @@ def write_whisper(folder: Path, *, seed: int = 0) -> WhisperForConditionalGenera
     words.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
     return model
+
+
+def open_whisper(folder: Path) -> onnx_textgen.Model:
+    """The runtime's model of such a checkpoint, exported into a folder."""
+    write_whisper(folder / "checkpoint")
+    return onnx_textgen.load(export(folder / "checkpoint", folder / "package").folder, device="cpu", threads=1)

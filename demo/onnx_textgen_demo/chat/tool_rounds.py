@@ -93,19 +93,18 @@ def with_call_run(tree: MessageTree, chat: ChatSession, functions: OwnFunctions,
         result = "the arguments are no JSON object"
     else:
         made = as_tool_call(call, arguments)
-        result = yield from awaited(in_background(lambda: functions.run(made)), Progress(tree, name), chat.cancel)
+        result = yield from awaited(in_background(lambda: functions.run(made), lambda: Progress(tree, name)), chat.cancel)
     tree = with_result(tree, call, result)
     yield Progress(tree, name)
     return tree
 
 
-def awaited(running: Generator[None, None, str], progress: Progress, cancel: Cancellation) -> Generator[Progress, None, str]:
-    """Yield the same progress until a function has its result, or the user stops waiting for it."""
+def awaited(running: Generator[Progress, None, str], cancel: Cancellation) -> Generator[Progress, None, str]:
+    """Yield progress until a function has its result, or the user stops waiting for it."""
     with contextlib.closing(running):
         while not cancel.cancelled:
-            yield progress
             try:
-                next(running)
+                yield next(running)
             except StopIteration as ended:
                 result: str = ended.value
                 return result

@@ -27,6 +27,7 @@ from onnx_textgen.hosts import EVERY_ADDRESS, in_url, is_public, listen, names_o
 from .content_policy import PolicyGuard
 
 ROOM = Path(__file__).parents[1]
+STYLES = ("page.css", "chat/glyphs.css", "chat/chat.css", "speech/speech.css")
 QUEUE_LENGTH = 16
 VISITORS = 64
 """Visitors whose chats and steps are kept, with their keys and values; the least recent are dropped first."""
@@ -111,7 +112,7 @@ def serve(
         footer_links=[],  # no links, no footer
         theme=THEME,
         head=f"<script>{(ROOM / 'page.js').read_text(encoding='utf-8')}</script>",
-        css_paths=[ROOM / "page.css", ROOM / "chat" / "glyphs.css", ROOM / "chat" / "chat.css"],
+        css_paths=[ROOM / path for path in STYLES],
         app_kwargs={
             "middleware": [
                 Middleware(PolicyGuard),

@@ -98,22 +98,11 @@ def fill(card: Card, registry: ModelRegistry, prompt: str, options: Mapping[str,
     """Generate a card's text. Cards run one after the other, so that each has the machine to itself."""
     model, cancel = registry.model(card.model), Cancellation()
     settings = {**options, **WAYS[card.way][1]}
-    work = in_background(lambda: model.generate(prompt, cancel=cancel, **settings), cancel.cancel)
-    answer: Generation = yield from drawn_while(work, cards)
+    answer: Generation = yield from in_background(
+        lambda: model.generate(prompt, cancel=cancel, **settings), lambda: (cards, draw(cards)), cancel.cancel
+    )
     card.answer = answer
     card.logprob = logprob_per_token(model, answer)
-
-
-def drawn_while(work: Any, cards: list[Card]) -> Any:  # noqa: ANN401 - generators of any result
-    """Draw the cards while work runs; return its result."""
-    try:
-        while True:
-            next(work)
-            yield cards, draw(cards)
-    except StopIteration as end:
-        return end.value
-    finally:
-        work.close()
 
 
 def logprob_per_token(model: Model, answer: Generation) -> float | None:

@@ -62,15 +62,9 @@ def make_tab(registry: ModelRegistry, picker: gr.Dropdown, picked: Dependency) -
             rows: list[list[float]] = []
             for length in lengths(longest_prompt(model.manifest, NEW_TOKENS)):
                 cancel = Cancellation()
-                work = in_background(functools.partial(measured, model, length, count, cancel), cancel.cancel)
-                try:
-                    while True:
-                        next(work)
-                        yield f"measuring a prompt of {length:,} tokens ...", gr.skip(), gr.skip()
-                except StopIteration as end:
-                    rows.append(end.value)
-                finally:
-                    work.close()
+                work = functools.partial(measured, model, length, count, cancel)
+                waiting = functools.partial(tuple[Any, ...], [f"measuring a prompt of {length:,} tokens ...", gr.skip(), gr.skip()])
+                rows.append((yield from in_background(work, waiting, cancel.cancel)))
                 yield f"measured up to {length:,} tokens ...", draw(rows), draw_table(rows)
             yield conditions(name, model), gr.skip(), gr.skip()
         except OnnxTextgenError as error:
