@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 
 from onnx_textgen.errors import ModelError, OnnxTextgenError, PackageError, first_line
+from onnx_textgen.extras import remedy
 from onnx_textgen.requirements import wrong_version
 
 CONTROLS = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0), *range(0x202A, 0x202F), *range(0x2066, 0x206A)), "\ufffd")
@@ -61,5 +62,5 @@ def named_versions() -> Iterator[None]:
         if (reason := wrong_version(error)) is not None:
             raise ExportError(reason) from error
         if isinstance(error, ModuleNotFoundError) and error.name == "transformers":
-            raise ExportError('a checkpoint needs transformers; install it with: pip install "onnx-textgen[export]"') from error
+            raise ExportError(f"a checkpoint needs transformers; {remedy('export')}") from error
         raise

@@ -8,6 +8,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from .errors import OnnxTextgenError
+from .installation import add_extra
 from .requirements import wrong_version
 
 EXTRA_MODULES = {
@@ -52,4 +53,4 @@ def explain_missing(wanting: str, extra: str) -> Iterator[None]:
 
 def remedy(name: str) -> str:
     """The command that installs an extra."""
-    return f'add it with: pip install "onnx-textgen[{name}]"'
+    return f"add it with: {add_extra(name)}"

@@ -16,6 +16,7 @@ from typing import Any, cast
 import regex
 
 from ..errors import PackageError
+from ..installation import upgrade
 from ..options.checks import shown
 from .contents import CONTENT_KINDS, check_placeholders
 
@@ -111,9 +112,7 @@ def read_response_template(data: object, where: str = "the response template") -
         raise PackageError(f"{where} has more than {MOST_CHARACTERS:,} characters; shorten it")
     check_keys(data, TEMPLATE_KEYS, where)
     if data.get("version", 1) != 1:
-        raise PackageError(
-            f"{where} has version {shown(data['version'])}, and 1 is the only one; upgrade with: pip install -U onnx-textgen"
-        )
+        raise PackageError(f"{where} has version {shown(data['version'])}, and 1 is the only one; upgrade with: {upgrade()}")
     given = data.get("fields")
     if not isinstance(given, Mapping) or not given:
         raise PackageError(f"{where} should have fields, a JSON object that is not empty; found {shown(given)}")

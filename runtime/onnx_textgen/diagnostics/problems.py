@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from ..errors import OnnxTextgenError
 from ..hub.lookup import parse_hub_name
+from ..installation import reinstall
 from ..package.locate import find_package
 from ..requirements import as_numbers
 from .machine import ENGINES, Engine, versions
@@ -86,7 +87,7 @@ def variable_problems() -> list[Problem]:
 
 def model_problems(models: dict[str, str]) -> list[Problem]:
     """Embedded models that are missing or do not verify."""
-    fix = "pip install --force-reinstall --no-deps onnx-textgen"
+    fix = reinstall()
     if not models:
         return [Problem("no model is embedded in this installation", fix)]
     return [Problem(f"the embedded model {name} does not verify: {state}", fix) for name, state in models.items() if state != "ok"]

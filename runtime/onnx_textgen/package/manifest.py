@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
 from ..errors import PackageError
+from ..installation import upgrade
 from ..options.checks import shown
 from ..options.merging import make_generation_config
 from .retrieval import EmbeddingSettings, PairScoring, RerankingSettings
@@ -438,7 +439,7 @@ def convert_record(cls: type[Any], value: dict[str, object], where: str) -> obje
     """Convert a JSON object to a dataclass, field by field."""
     fields, kinds = {field.name: field for field in dataclasses.fields(cls)}, get_type_hints(cls)
     if unknown := sorted(value.keys() - fields.keys()):
-        raise PackageError(f"{where} has the unknown key {shown(unknown[0])}; upgrade with: pip install -U onnx-textgen")
+        raise PackageError(f"{where} has the unknown key {shown(unknown[0])}; upgrade with: {upgrade()}")
     required = [n for n, f in fields.items() if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING]
     if missing := [name for name in required if name not in value]:
         raise PackageError(f"{where} lacks the key {missing[0]!r}; export the model again")
@@ -569,7 +570,7 @@ def manifest_from_json(value: object) -> Manifest:
     if type(version) is not int or not 1 <= version <= FORMAT_VERSION:
         raise PackageError(
             f"{MANIFEST} has format version {version!r:.60} and this onnx-textgen reads 1 to {FORMAT_VERSION}; "
-            "upgrade with: pip install -U onnx-textgen, or export the model again"
+            f"upgrade with: {upgrade()}, or export the model again"
         )
     manifest = cast(Manifest, convert(Manifest, value, MANIFEST))
     make_generation_config(manifest.generation, {})

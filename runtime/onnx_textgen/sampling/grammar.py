@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import LOG, OptionError, PackageError, RuleError, first_line
+from ..extras import remedy
 from ..options.generation_config import GenerationConfig
 from .vocabulary import make_vocabulary
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from ..text.tokenizer import TextTokenizer
 
 RULES = ("json_schema", "regex", "grammar")
-INSTALL = 'pip install "onnx-textgen[grammar]"'
 WIDER = {"coerce_one_of": True, "lenient": True}
 """What llguidance leaves out of a schema that need not be followed to the letter: the text may then say more, and never less."""
 LIMITS: dict[str, Any] = {
@@ -132,7 +132,7 @@ class Rules:
             try:
                 self._vocabulary = make_vocabulary(self.tokenizer, rows=self.vocab_size, eos_ids=self.eos_ids)
             except ImportError as error:
-                raise OptionError(f"{subject} needs llguidance, which is not installed; run: {INSTALL}") from error
+                raise OptionError(f"{subject} needs llguidance, which is not installed; {remedy('grammar')}") from error
             except ValueError as error:
                 raise PackageError(f"{subject} does not work with this package's tokenizer: {first_line(error)}") from error
         return self._vocabulary

@@ -17,6 +17,7 @@ from onnx_textgen.diagnostics.runtimes.finding import RUNTIMES
 from onnx_textgen.diagnostics.runtimes.own_engine import OwnEngine
 from onnx_textgen.diagnostics.runtimes.protocol import Rounding, Task
 from onnx_textgen.errors import PackageError
+from onnx_textgen.installation import add_extra
 from onnx_textgen.package.locate import find_package
 from onnx_textgen.package.manifest import GENAI_CONFIG, MANIFEST, GoldenRun, Manifest, manifest_to_json
 from onnx_textgen.package.reading import read_manifest
@@ -177,7 +178,7 @@ def test_the_result_as_json(capsys: pytest.CaptureFixture[str], monkeypatch: pyt
     ("name", "module", "command"),
     [
         ("genai", "onnxruntime_genai", "pip install onnxruntime-genai"),
-        ("openvino", "openvino", 'pip install "onnx-textgen[openvino]"'),
+        ("openvino", "openvino", add_extra("openvino")),
     ],
 )
 def test_a_runtime_that_is_not_installed_is_a_line_with_the_command_that_installs_it(

@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import DeviceError, ModelError, PackageError, first_line
+from ...extras import remedy
 from ...files.graph_file import refuse_functions
 from ...machine_limits import threads_within_limits
 from ...options.checks import whole_number
@@ -58,7 +59,6 @@ ORT_TYPES = {
 ROTARY_SWITCH = ["framework", "rotary_switch"]
 """The path in OpenVINO's runtime info to the graph's metadata entry `rotary_switch`."""
 TELEMETRY = "openvino_telemetry"
-INSTALL = 'install it with: pip install "onnx-textgen[openvino]"'
 USE_CPU = "use the device cpu for this model"
 
 
@@ -186,7 +186,7 @@ def import_openvino() -> Any:  # noqa: ANN401 - the library
     except (ImportError, AttributeError) as error:
         if (reason := wrong_version(error)) is not None:
             raise DeviceError(reason) from error
-        raise DeviceError(f"OpenVINO cannot be imported: {first_line(error)}; {INSTALL}") from error
+        raise DeviceError(f"OpenVINO cannot be imported: {first_line(error)}; {remedy('openvino')}") from error
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ...errors import PackageError
+from ...installation import upgrade
 
 KEY = "linear_layers"
 """The metadata entry."""
@@ -82,9 +83,7 @@ class LinearLayers:
         try:
             found = json.loads(metadata[KEY])
             if found["version"] != VERSION or found["element_type"] not in ("float32", "float16"):
-                raise PackageError(
-                    "its graph describes its linear layers in another form; upgrade with: pip install -U onnx-textgen"
-                )
+                raise PackageError(f"its graph describes its linear layers in another form; upgrade with: {upgrade()}")
             counts = (abs(count) for each in found["layers"] for _, runs in each["parameters"] for _, _, count in runs)
             if sum(counts) > MOST_OUTPUTS_OF_ALL:  # before memory is allocated for them
                 raise ValueError("it has more outputs than any model")

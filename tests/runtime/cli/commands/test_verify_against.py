@@ -10,6 +10,7 @@ import pytest
 from onnx_textgen.cli import run
 from onnx_textgen.cli.commands.verify import GROUP
 from onnx_textgen.errors import OnnxTextgenError
+from onnx_textgen.extras import remedy
 from onnx_textgen.package.locate import find_package
 
 FOLDER = find_package("tiny-transformer")
@@ -96,7 +97,7 @@ def test_its_error_is_one_line(install, capsys):
 def test_without_the_exporter_it_is_answered_with_the_line_that_adds_it_before_anything_else(install, capsys):
     install(None)
     assert verify("--against", "checkpoint") == 1
-    wanted = 'error: verify --against needs the exporter; add it with: pip install "onnx-textgen[export]"\n'
+    wanted = f"error: verify --against needs the exporter; {remedy('export')}\n"
     assert capsys.readouterr() == ("", wanted)
 
 
@@ -106,7 +107,7 @@ def test_a_missing_extra_is_answered_with_the_line_that_adds_it(install, capsys)
 
     install(needs)
     assert verify("--against", "checkpoint") == 1
-    wanted = 'error: verify --against needs torch, which is not installed; add it with: pip install "onnx-textgen[export]"\n'
+    wanted = f"error: verify --against needs torch, which is not installed; {remedy('export')}\n"
     assert capsys.readouterr().err == wanted
 
 
