@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from importlib.metadata import entry_points
 from typing import Any
 
 from .errors import OnnxTextgenError
@@ -31,6 +30,8 @@ def load_function(group: str, wanting: str) -> Any:  # noqa: ANN401 - the group'
 
     Raises `ExtensionError`, which begins with `wanting`, if the exporter is missing or incomplete.
     """
+    from importlib.metadata import entry_points  # noqa: PLC0415 - its import takes a twentieth of the time in which a model opens
+
     points = sorted(entry_points(group=group), key=lambda point: point.name)
     if not points:
         raise ExtensionError(f"{wanting} needs the exporter; {remedy('export')}")

@@ -81,6 +81,7 @@ def test_the_server_for_the_browser_gives_the_job_and_listed_files_and_nothing_e
                     assert response.headers["Cross-Origin-Embedder-Policy"] == "require-corp"
                     return response.status
             except urllib.error.HTTPError as error:
+                error.close()
                 return error.code
 
         with urllib.request.urlopen(address + "job", timeout=10) as response:

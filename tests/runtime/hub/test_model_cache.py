@@ -7,6 +7,7 @@ import hashlib
 import json
 import shutil
 import zipfile
+from importlib import metadata
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +17,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import onnx_textgen
-from onnx_textgen import extras
 from onnx_textgen.cli import run
 from onnx_textgen.errors import PackageError
 from onnx_textgen.hub import model_cache
@@ -168,7 +168,7 @@ def exports(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
 
     monkeypatch.setattr(huggingface_hub.HfApi, "model_info", model_info)
     monkeypatch.setattr(EntryPoint, "load", lambda self: make_package)
-    monkeypatch.setattr(extras, "entry_points", lambda group: [EntryPoint("pytorch", "none:make_package", group)])
+    monkeypatch.setattr(metadata, "entry_points", lambda group: [EntryPoint("pytorch", "none:make_package", group)])
     return made
 
 
@@ -201,7 +201,7 @@ def test_pull_exports_what_is_asked_for(
 def test_without_the_exporter_one_line_says_what_to_install(
     exports: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(extras, "entry_points", lambda group: [])
+    monkeypatch.setattr(metadata, "entry_points", lambda group: [])
     assert run(["chat", "owner/name"]) == 1
     error = capsys.readouterr().err
     assert error.count("\n") == 1

@@ -148,7 +148,8 @@ def test_a_file_that_the_manifest_does_not_list_is_refused_as_nothing_vouches_fo
 
 
 def test_a_path_that_the_file_system_refuses_is_a_package_error(tmp_path: Path) -> None:
-    assert "cannot be read (File name too long)" in refusal(tmp_path / ("x" * 5000))
+    found = refusal(tmp_path / ("x" * 5000))
+    assert "cannot be read (File name too long)" in found or "has that name" in found  # since Python 3.14
 
 
 def test_a_link_in_place_of_a_file_is_judged_by_its_content(package: Path) -> None:

@@ -48,8 +48,9 @@ def test_files_have_the_headers_for_threads_and_their_types(address):
 
 def test_nothing_outside_of_the_site_is_served(address):
     for path in ("../secret.txt", "%2e%2e/secret.txt", "/etc/hostname"):
-        with pytest.raises(urllib.error.HTTPError):
+        with pytest.raises(urllib.error.HTTPError) as error:
             get(address + path)
+        error.value.close()
 
 
 def test_the_command_builds_a_site_and_serves_it_until_it_is_interrupted(tmp_path):
