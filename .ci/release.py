@@ -1,7 +1,7 @@
 """Builds the files of a release into dist, and tries each as a user would: `python .ci/release.py [PYTHON...]`.
 
-An sdist; from it a wheel for every system and, on Linux x86-64, one with the kernels. Each is installed into a fresh environment of each
-PYTHON (default: this one), where an embedded model is verified. Nothing is uploaded. `--tag v1.2.3` also checks that the tag fits.
+An sdist; from it a wheel for every system and, on Linux x86-64, one with the kernels. Each is installed into a fresh environment of
+each PYTHON (default: this one), where an embedded model is verified. Nothing is uploaded. `--tag v1.2.3` also checks that it fits.
 """
 
 from __future__ import annotations

@@ -65,6 +65,9 @@ def serve(
     max_texts: Annotated[int, typer.Option(metavar="N", help="Texts that may run or wait; more are refused.", min=1)] = 128,
     max_time: Annotated[float, typer.Option(metavar="S", help="Seconds after which a text ends.", min=1)] = 600,
     max_body: Annotated[int, typer.Option(metavar="BYTES", help="Longest body of a request.", min=1024)] = 4 * 2**20,
+    drain: Annotated[
+        float, typer.Option(metavar="S", help="Seconds for running texts to end after SIGTERM, before they are cancelled.", min=0)
+    ] = 0,
     allow_origin: Annotated[
         list[str] | None, typer.Option(metavar="URL", help="Origin of a web page that may call the server.")
     ] = None,
@@ -108,7 +111,7 @@ def serve(
         for problem in pool.problems():
             typer.echo(visible(f"warning: {problem}"), err=True)
         typer.echo(visible(f"{', '.join(pool.members)} at http://{in_url(host)}:{port}/v1 (Ctrl-C ends it)"), err=True)
-        run_server(server_app, listeners)
+        run_server(server_app, listeners, drain_seconds=drain)
     finally:
         for listener in listeners:
             listener.close()

@@ -1,6 +1,8 @@
 """`onnx-textgen serve` as a process."""
 
+import contextlib
 import errno
+import json
 import os
 import shutil
 import signal
@@ -8,9 +10,12 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from types import SimpleNamespace
 
 import httpx
 import pytest
+from fastapi import FastAPI
 
 import onnx_textgen
 from onnx_textgen.cli import run
@@ -30,27 +35,69 @@ def free_port() -> int:
         return int(free.getsockname()[1])
 
 
-def test_it_answers_until_ctrl_c(tmp_path) -> None:
-    port = free_port()
-    command = [sys.executable, "-m", "onnx_textgen.cli", "serve", "one=story", "tiny-transformer", "--port", str(port)]
+KEY = {"Authorization": "Bearer k"}
+
+
+@contextlib.contextmanager
+def serving(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], str, httpx.Response]]:
+    """A process that serves, its address, and its list of models."""
+    url = f"http://127.0.0.1:{free_port()}"
+    command = [sys.executable, "-m", "onnx_textgen.cli", "serve", *arguments, "--port", url.rpartition(":")[2]]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "ONNX_TEXTGEN_API_KEY": "k"}) as process:
         try:
             end = time.monotonic() + LONGEST_WAIT
             while True:
                 try:
-                    found = patient_http.get(f"http://127.0.0.1:{port}/v1/models", headers={"Authorization": "Bearer k"})
+                    found = patient_http.get(f"{url}/v1/models", headers=KEY)
                     break
                 except httpx.TransportError:
                     assert time.monotonic() < end
                     assert process.poll() is None
                     time.sleep(0.05)
-            assert [each["id"] for each in found.json()["data"]] == ["one", "tiny-transformer"]
-            process.send_signal(signal.SIGINT)
-            assert process.wait(LONGEST_WAIT) == 130
-            assert process.stderr is not None
-            assert process.stderr.read().splitlines() == [f"one, tiny-transformer at http://127.0.0.1:{port}/v1 (Ctrl-C ends it)"]
+            yield process, url, found
         finally:
             process.kill()
+
+
+def test_it_answers_until_ctrl_c() -> None:
+    with serving("one=story", "tiny-transformer") as (process, url, found):
+        assert [each["id"] for each in found.json()["data"]] == ["one", "tiny-transformer"]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(LONGEST_WAIT) == 130
+        assert process.stderr is not None
+        assert process.stderr.read().splitlines() == [f"one, tiny-transformer at {url}/v1 (Ctrl-C ends it)"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGTERM")
+@pytest.mark.parametrize(("seconds", "is_whole"), [("300", True), ("0", False), ("0.05", False)])
+def test_sigterm_lets_texts_end_while_it_drains(seconds: str, is_whole: bool) -> None:
+    options = {"max_tokens": 480, "min_new_tokens": 480, "temperature": 0}
+    whole = onnx_textgen.load("story").generate("Once upon a time", max_new_tokens=480, min_new_tokens=480, temperature=0).text
+    with serving("story", "--drain", seconds, "--threads", "1") as (process, url, _), httpx.Client(timeout=LONGEST_WAIT) as client:
+        body = {"prompt": "Once upon a time", "stream": True, **options}
+        with client.stream("POST", f"{url}/v1/completions", headers=KEY, json=body) as response:
+            lines = (line.removeprefix("data: ") for line in response.iter_lines() if line)
+            first = next(lines)
+            process.send_signal(signal.SIGTERM)
+            *others, done = lines
+        assert done == "[DONE]"
+        text = "".join(json.loads(line)["choices"][0]["text"] for line in [first, *others])
+        assert whole.startswith(text) and (text == whole) == is_whole
+        process.wait(LONGEST_WAIT)
+        with pytest.raises(httpx.TransportError):
+            client.get(f"{url}/health")
+
+
+def test_a_second_signal_does_not_wait() -> None:
+    calls: list[str] = []
+    slots = SimpleNamespace(cancel_all=lambda: calls.append("cancelled"))
+    app = FastAPI()
+    app.state.server = SimpleNamespace(slots=slots)
+    server = process.FastShutdownServer(process.make_config(app, 300), 300)
+    server.handle_exit(signal.SIGTERM, None)
+    assert server.should_exit and calls == []
+    server.handle_exit(signal.SIGTERM, None)
+    assert calls == ["cancelled"]
 
 
 @pytest.mark.parametrize(
@@ -140,7 +187,7 @@ def test_a_folder_of_models_is_served_with_its_limits_and_what_is_broken_is_told
         shutil.copytree(onnx_textgen.load().folder, tmp_path / name)
     (tmp_path / "bad" / "manifest.json").write_text("[]", encoding="utf-8")
     served = []
-    monkeypatch.setattr(process, "run_server", lambda app, _: served.append(app.state.server.pool))
+    monkeypatch.setattr(process, "run_server", lambda app, _, **__: served.append(app.state.server.pool))
     limits = ["--max-loaded", "2", "--idle-minutes", "0.5", "--max-texts", "3"]
     limits += ["--prefix-folder", str(tmp_path / "saved"), "--prefix-bytes", "5000"]
     assert run(["serve", str(tmp_path), "mine=story", "--port", str(free_port()), *limits]) == 0

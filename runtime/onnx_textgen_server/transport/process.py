@@ -1,8 +1,14 @@
-"""The server process. On Ctrl-C or SIGTERM it cancels all running texts first, so their clients still get an answer."""
+"""The server process. On Ctrl-C or SIGTERM it cancels all running texts first, so their clients still get an answer.
+
+With a time to drain, SIGTERM lets them end by themselves for so long, while no new connection is accepted.
+"""
 
 from __future__ import annotations
 
+import math
+import signal
 import socket
+import threading
 from types import FrameType
 
 import uvicorn
@@ -11,11 +17,16 @@ from fastapi import FastAPI
 from .connections import TimedProtocol, max_accepted_at_once
 
 SHUTDOWN_SECONDS = 5
+"""For answers to be sent, after their texts have ended."""
 MAX_QUEUED = 2048
 
 
 class FastShutdownServer(uvicorn.Server):
-    """Cancels all texts on shutdown; uvicorn would wait for the longest of them."""
+    """Cancels all texts on shutdown, or after a time; uvicorn would wait for the longest of them."""
+
+    def __init__(self, config: uvicorn.Config, drain_seconds: float = 0) -> None:
+        super().__init__(config)
+        self.drain_seconds = drain_seconds
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start to listen."""
@@ -26,12 +37,18 @@ class FastShutdownServer(uvicorn.Server):
                 same.listen(MAX_QUEUED)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Cancel the work, then stop the server."""
-        self.config.app.state.server.slots.cancel_all()  # type: ignore[union-attr]
+        """Stop the server, and cancel the work: at once, or by SIGTERM in `drain_seconds`. A second signal does not wait."""
+        cancel_all = self.config.app.state.server.slots.cancel_all  # type: ignore[union-attr]
+        if sig == signal.SIGTERM and self.drain_seconds and not self.should_exit:
+            timer = threading.Timer(self.drain_seconds, cancel_all)
+            timer.daemon = True
+            timer.start()
+        else:
+            cancel_all()
         super().handle_exit(sig, frame)
 
 
-def make_config(app: FastAPI) -> uvicorn.Config:
+def make_config(app: FastAPI, drain_seconds: float = 0) -> uvicorn.Config:
     """uvicorn's configuration for the app."""
     return uvicorn.Config(
         app,
@@ -40,10 +57,10 @@ def make_config(app: FastAPI) -> uvicorn.Config:
         loop="asyncio",
         backlog=max_accepted_at_once(),
         log_level="warning",
-        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+        timeout_graceful_shutdown=math.ceil(drain_seconds) + SHUTDOWN_SECONDS,
     )
 
 
-def run_server(app: FastAPI, listeners: list[socket.socket]) -> None:
+def run_server(app: FastAPI, listeners: list[socket.socket], *, drain_seconds: float = 0) -> None:
     """Serve until Ctrl-C or SIGTERM."""
-    FastShutdownServer(make_config(app)).run(sockets=listeners)
+    FastShutdownServer(make_config(app, drain_seconds), drain_seconds).run(sockets=listeners)
