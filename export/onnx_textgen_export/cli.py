@@ -142,6 +142,7 @@ OPTIONS: Mapping[str, Given] = {
     "recipe": Given(
         Path | None, "Also write the recipe that rebuilds the folder from SOURCE without PyTorch; of an existing folder too."
     ),
+    "push": Given(str | None, "Also upload the folder to this repository of the hub; see push.", metavar="OWNER/NAME"),
     "as_json": Given(bool, "Print the manifest as JSON.", ("--json",), default=False),
 }
 """Every option of the command but `--out`, in the order of its help."""
@@ -195,6 +196,10 @@ def export(
         return
     if recipe is not None:
         weights_of(source)
+    if given["push"] is not None:
+        from onnx_textgen.hub.pushing import check_login  # noqa: PLC0415
+
+        check_login(given["push"])  # before the work
     from .exporting.exporter import export as make  # noqa: PLC0415
 
     stages = begin_export()
@@ -208,6 +213,10 @@ def export(
         show(made)
     if recipe is not None:
         write_recipe(recipe, source, made.folder)
+    if given["push"] is not None:
+        from onnx_textgen.cli.publishing.push import push  # noqa: PLC0415
+
+        typer.echo(push(made.folder, given["push"]), err=True)
 
 
 def write_recipe(recipe: Path, source: str, folder: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from onnx_textgen.cli import run
+from support.hub_server import TOKEN, hub_server, use_hub
 
 MODULE = """
 import torch
@@ -48,6 +49,21 @@ def test_an_export_prints_the_certificate_and_its_stages_and_the_package_generat
     assert (manifest["name"], manifest["source"]) == ("mine", "a test")
     assert run(["verify", str(tmp_path / "package")]) == 0
     assert run(["generate", "--model", str(tmp_path / "package"), "--token-ids", "1,2", "--max-new-tokens", "3"]) == 0
+
+
+@pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")  # huggingface_hub's
+def test_an_export_can_be_pushed_and_asks_before_the_work_whether_it_may(source, tmp_path, capsys, monkeypatch) -> None:
+    with hub_server() as hub:
+        use_hub(monkeypatch, hub.url, tmp_path / "hub")
+        monkeypatch.setenv("HF_TOKEN", "hf_other")
+        assert run(["export", source, "--out", str(tmp_path / "package"), "--push", "me/mine"]) == 1
+        assert "the hub does not know you" in capsys.readouterr().err
+        assert not (tmp_path / "package").exists()
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        assert run(["export", source, "--out", str(tmp_path / "package"), "--push", "me/mine"]) == 0
+        assert f"{hub.url}/me/mine; run it anywhere with:" in capsys.readouterr().err
+        files = hub.repositories["me/mine"].files
+    assert files["manifest.json"] == (tmp_path / "package" / "manifest.json").read_bytes()
 
 
 @pytest.mark.parametrize(

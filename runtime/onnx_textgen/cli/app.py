@@ -19,6 +19,7 @@ from . import extensions, interrupts
 from .analysis import inspect as inspect_command
 from .analysis import score
 from .commands import bench, build, chat, doctor, generate, info, listing, pull, site, transcribe, verify
+from .publishing import push
 from .renamed_names import in_todays_names
 from .terminal import screen
 from .wrong_usage import usage_message
@@ -95,6 +96,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "build": build.build_package,
     "list": listing.show_models,
     "remove": pull.remove_model,
+    "push": push.push_model,
     "info": info.show_info,
     "verify": verify.verify_package,
     "bench": bench.measure_speed,

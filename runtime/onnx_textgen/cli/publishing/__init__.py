@@ -1,0 +1,1 @@
+"""What `push` does: a model folder on the hub, with its card."""
