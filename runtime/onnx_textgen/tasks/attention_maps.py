@@ -110,4 +110,6 @@ def read_maps(
             if found.shape != (1, geometry.heads, end - start, columns):
                 raise PackageError(f"the graph returned attention weights of shape {found.shape} for {end - start} of {end} tokens")
             filled[layer, :, start + skipped - first : end - first, :columns] = found[0, :, skipped:]
+    for each in (maps, cross):
+        each[each < np.finfo(np.float32).tiny] = 0  # on ARM the softmax of a masked position is 4e-40
     return tuple(layers), maps, cross
