@@ -26,8 +26,9 @@ PROMPTS = (
     "Water boils at",
 )
 TEXT = (
-    "The river was high after the rain, and the two boats that usually lay at the old bridge had been tied to a tree. Nobody had seen "
-    "who did it. In the village they said that the ferryman, who had left for the city in spring, was back; others said that boats know."
+    "The river was high after the rain, and the two boats that usually lay at the old bridge had been tied to a tree. Nobody had "
+    "seen who did it. In the village they said that the ferryman, who had left for the city in spring, was back; others said that "
+    "boats know."
 )
 NEW_TOKENS = 48
 
