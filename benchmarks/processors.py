@@ -54,9 +54,8 @@ def compare(one: Path, other: Path) -> None:
     """Print a row for each package of two files."""
     with np.load(one) as first, np.load(other) as second:
         names = list(dict.fromkeys(key.partition("/")[0] for key in first if "/" in key))
-        print(
-            f"| {first['processor']} and {second['processor']} | same texts | same tokens before they part | largest logits error | KL |"
-        )
+        processors = f"{first['processor']} and {second['processor']}"
+        print(f"| {processors} | same texts | common beginning | largest logits error | KL |")
         print("|---|---|---|---|---|")
         for name in names:
             texts = [(first[f"{name}/text{each}"], second[f"{name}/text{each}"]) for each in range(len(PROMPTS))]

@@ -4,6 +4,7 @@ import collections
 import os
 import signal
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -96,3 +97,16 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.section(f"files that take longest, of {seconds.total():.0f} s in {len(seconds)}")
     for name, duration in seconds.most_common(MOST_FILES):
         terminalreporter.write_line(f"{duration:8.1f} s  {name}")
+
+
+@pytest.fixture
+def eventually():
+    """Call it with a condition that must become true, however loaded the machine is."""
+
+    def check(condition, seconds=300):
+        deadline = time.monotonic() + seconds
+        while not condition() and time.monotonic() < deadline:
+            time.sleep(0.02)
+        assert condition(), "still not so after waiting"
+
+    return check

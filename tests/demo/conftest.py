@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import socket
-import time
 from importlib.util import find_spec
 from pathlib import Path
 from unittest import mock
@@ -11,7 +10,6 @@ from unittest import mock
 import pytest
 
 import onnx_textgen
-from support.patient_http import LONGEST_WAIT
 from support.scripted_model import TINY_PACKAGE, ScriptedModel
 
 HERE = Path(__file__).parent
@@ -130,16 +128,3 @@ def chromium():
 def marks(tmp_path):
     """Call it for the marks that the function `mark` left."""
     return lambda: (tmp_path / "marks").read_text().split() if (tmp_path / "marks").exists() else []
-
-
-@pytest.fixture
-def eventually():
-    """Call it with a condition that must become true, however loaded the machine is."""
-
-    def check(condition, seconds=LONGEST_WAIT):
-        deadline = time.monotonic() + seconds
-        while not condition() and time.monotonic() < deadline:
-            time.sleep(0.02)
-        assert condition(), "still not so after waiting"
-
-    return check

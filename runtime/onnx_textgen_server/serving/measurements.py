@@ -8,6 +8,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from onnx_textgen import Stats
 
+from .traces import record_span
+
 SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
 SECONDS_PER_TOKEN = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
 TOKENS = tuple(4**power for power in range(10))
@@ -42,7 +44,7 @@ class Metrics:
             registry=registry,
         )
         self.tokens = Histogram(
-            "gen_ai_client_token_usage", "TokenFormatter of a text", [MODEL, "gen_ai_token_type"], buckets=TOKENS, registry=registry
+            "gen_ai_client_token_usage", "Tokens of a text", [MODEL, "gen_ai_token_type"], buckets=TOKENS, registry=registry
         )
         self.refused = Counter("onnx_textgen_refused", "Requests that were not answered", ["reason"], registry=registry)
         active = Gauge("onnx_textgen_active_texts", "Texts that run or wait for a row", registry=registry)
@@ -68,6 +70,7 @@ class Metrics:
 
     def answered(self, operation: str, model: str, outcome: str, seconds: float, texts: Sequence[Stats]) -> None:
         """Record a request; `outcome` is `done`, `cancelled` or `error`."""
+        record_span(operation, model, outcome, seconds, texts)
         self.duration.labels(operation, model, outcome).observe(seconds)
         for stats in texts:
             if stats.generated_tokens:
