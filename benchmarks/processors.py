@@ -30,15 +30,14 @@ TEXT = (
     "seen who did it. In the village they said that the ferryman, who had left for the city in spring, was back; others said that "
     "boats know."
 )
-NEW_TOKENS = 48
 
 
-def record(packages: list[Path], out: Path) -> None:
+def record(packages: list[Path], out: Path, new_tokens: int) -> None:
     """Run each package on this machine's CPU."""
     found: dict[str, npt.NDArray[np.generic]] = {"processor": np.array(platform.machine())}
     for folder in packages:
         with onnx_textgen.load(folder, device="cpu") as model:
-            texts = [model.generate(prompt, max_new_tokens=NEW_TOKENS, temperature=0).token_ids for prompt in PROMPTS]
+            texts = [model.generate(prompt, max_new_tokens=new_tokens, temperature=0).token_ids for prompt in PROMPTS]
             ids = model.encode(TEXT)
             whole = model.new_context().feed(ids, every_position=True)
             stepping = model.new_context()
@@ -86,11 +85,12 @@ if __name__ == "__main__":
     recording = commands.add_parser("record")
     recording.add_argument("packages", nargs="+", type=Path)
     recording.add_argument("--out", type=Path, required=True)
+    recording.add_argument("--new-tokens", type=int, default=48, help="fewer where emulation is slow")
     comparing = commands.add_parser("compare")
     comparing.add_argument("one", type=Path)
     comparing.add_argument("other", type=Path)
     given = parser.parse_args()
     if given.command == "record":
-        record(given.packages, given.out)
+        record(given.packages, given.out, given.new_tokens)
     else:
         compare(given.one, given.other)

@@ -3,16 +3,35 @@
     pip install onnx-textgen "ray[data]"
     python examples/ray_data.py prompts.jsonl texts --workers 2     # lines such as {"prompt": "Once upon a time", "seed": 7}
 
-Each worker loads the model once. A row's text does not depend on the worker that writes it, nor on other rows.
+Each worker loads the model once. A row's text does not depend on the worker that writes it, nor on other rows. A worker that dies
+is replaced, and its batch computed again. Run the same command after an interruption: rows that have their text are left out.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import ray
 
 from onnx_textgen import BatchGenerator
+
+ROWS_PER_FILE = 512
+"""Of the results: what a run that is interrupted loses at most, per worker."""
+
+
+def key_of(row: Mapping[str, Any]) -> tuple[str, int | None]:
+    """What tells rows apart."""
+    return row["prompt"], row.get("seed")
+
+
+def rows_done(folder: Path) -> set[tuple[str, int | None]]:
+    """The rows whose texts are in the folder."""
+    lines = (line for path in folder.glob("*.json") for line in path.read_text(encoding="utf-8").splitlines())
+    return {key_of(json.loads(line)) for line in lines}
 
 
 def main() -> None:
@@ -25,7 +44,10 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1, help="of each worker")
     parser.add_argument("--max-new-tokens", type=int, default=64)
     given = parser.parse_args()
-    rows = ray.data.read_json(given.prompts)
+    rows = ray.data.read_json(given.prompts).repartition(target_num_rows_per_block=ROWS_PER_FILE)
+    if done := rows_done(Path(given.texts)):
+        rows = rows.filter(lambda row: key_of(row) not in done)
+        print(f"{len(done)} rows have their text")
     texts = rows.map_batches(
         BatchGenerator,
         fn_constructor_args=(given.model,),

@@ -34,6 +34,56 @@ def test_ray_data_writes_the_texts_that_one_process_writes(tmp_path: Path) -> No
     assert {row["seed"]: row["generated_text"] for row in found} == dict(enumerate(want))
 
 
+@pytest.mark.skipif(find_spec("ray") is None, reason='needs pip install "ray[data]"')
+def test_ray_data_leaves_out_rows_that_have_their_text(tmp_path: Path) -> None:
+    rows = [{"prompt": "The dog", "seed": seed} for seed in range(6)]
+    (tmp_path / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "earlier.json").write_text("".join(json.dumps({**row, "generated_text": "x"}) + "\n" for row in rows[:4]))
+    command = [sys.executable, EXAMPLES / "ray_data.py", tmp_path / "prompts.jsonl", tmp_path / "texts", "--max-new-tokens", "4"]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=QUIET, timeout=300)
+    assert "4 rows have their text" in done.stdout
+    found = [json.loads(line) for path in (tmp_path / "texts").iterdir() for line in path.read_text().splitlines()]
+    assert sorted(row["seed"] for row in found) == list(range(6))
+
+
+@pytest.mark.skipif(find_spec("ray") is None or find_spec("ray.serve") is None, reason='needs pip install "ray[serve]"')
+def test_ray_serve_answers_openais_client_with_the_text_of_the_model_streamed_too(story: onnx_textgen.Model) -> None:
+    import openai  # noqa: PLC0415
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, EXAMPLES / "ray_serve.py", "--port", str(port), "--most", "1", "--api-key", "k"]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=QUIET, start_new_session=True)
+    try:
+        wait_for(port, "/health")
+        with openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="k") as client:
+            options = {"model": "story", "prompt": "The dog", "max_tokens": 12, "temperature": 0}
+            want = story.generate("The dog", max_new_tokens=12, temperature=0).text
+            assert client.completions.create(**options).choices[0].text == want
+            chunks = [chunk.choices[0].text for chunk in client.completions.create(**options, stream=True) if chunk.choices]
+            assert "".join(chunks) == want and len(chunks) > 5
+    finally:
+        server.send_signal(signal.SIGINT)
+        try:
+            server.wait(60)
+        finally:
+            os.killpg(server.pid, signal.SIGKILL) if server.poll() is None else None
+
+
+def wait_for(port: int, path: str) -> None:
+    """Until a server answers there."""
+    end = time.monotonic() + 300
+    while True:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10):
+                return
+        except OSError:
+            assert time.monotonic() < end
+            time.sleep(0.2)
+
+
 @pytest.mark.skipif(find_spec("litserve") is None, reason="needs pip install litserve")
 def test_litserve_answers_with_the_texts_of_the_model(story: onnx_textgen.Model) -> None:
     with socket.socket() as free:

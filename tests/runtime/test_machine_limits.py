@@ -110,6 +110,7 @@ def test_sessions_take_the_threads_that_a_container_gives_time_for_unless_told(
     machine.set_quota((), 2, PERIOD)
     assert make_options(None).intra_op_num_threads == 1
     assert make_options(3).intra_op_num_threads == 3
+    assert make_options(None).get_session_config_entry("mlas.disable_kleidiai") == "1", "else ARM rounds whole rows by one scale"
     machine.set_quota((), 2, None)
     assert make_options(None).intra_op_num_threads == (machine_limits.threads_within_limits() or 0)
 

@@ -47,6 +47,9 @@ SPIN_MICROSECONDS = 800
 """How long idle threads spin: twice the loop's time between two runs, because waking a sleeping thread costs up to 5 % of a step.
 With ONNX Runtime's default, a few milliseconds, a model that alternates with another one takes twice as long, because the other
 model's threads still spin; with this limit it takes 10 % longer."""
+ROUND_BY_BLOCK = "mlas.disable_kleidiai", "1"
+"""On ARM: products of 4 bits round their inputs in blocks, as on x86 and as the certificate says. KleidiAI's kernels round a whole
+row by one scale: with SmolLM2's Q4_1 weights, KL 0.027 from the unrounded product instead of 0.0034 (docs/boards.md)."""
 INSTALL_CUDA = (
     'install it with: pip install "onnxruntime-gpu[cuda,cudnn]" && pip install --force-reinstall --no-deps onnxruntime-gpu; '
     "if that does not help, run: onnx-textgen doctor"
@@ -175,6 +178,7 @@ def make_options(threads: int | None) -> onnxruntime.SessionOptions:
     options.intra_op_num_threads = threads or threads_within_limits() or 0  # 0: ONNX Runtime chooses, and pins its threads to cores
     options.add_session_config_entry("session.intra_op.spin_duration_us", str(SPIN_MICROSECONDS))
     options.inter_op_num_threads = 1
+    options.add_session_config_entry(*ROUND_BY_BLOCK)
     return options
 
 
