@@ -1,4 +1,4 @@
-"""Replicas of the server behind Ray Serve's proxy: the same APIs, streams too, as many replicas as the load needs.
+"""Replicas of the server over Ray Serve: the same APIs, streams too, as many replicas as the load needs.
 
     pip install "onnx-textgen[serve]" "ray[serve]"
     python examples/ray_serve.py --model story --most 2 --port 8000
