@@ -1,5 +1,6 @@
 """`onnx-textgen serve` as a process."""
 
+import asyncio
 import contextlib
 import errno
 import json
@@ -93,11 +94,15 @@ def test_a_second_signal_does_not_wait() -> None:
     slots = SimpleNamespace(cancel_all=lambda: calls.append("cancelled"))
     app = FastAPI()
     app.state.server = SimpleNamespace(slots=slots)
-    server = process.FastShutdownServer(process.make_config(app, 300), 300)
+    server, loop = process.FastShutdownServer(process.make_config(app, 0.01), 0.01), asyncio.new_event_loop()
+    server.loop = loop
     server.handle_exit(signal.SIGTERM, None)
     assert server.should_exit and calls == []
     server.handle_exit(signal.SIGTERM, None)
     assert calls == ["cancelled"]
+    loop.run_until_complete(asyncio.sleep(0.2))
+    assert calls == ["cancelled"] * 2, "what began meanwhile is cancelled in time"
+    loop.close()
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,10 @@ With a time to drain, SIGTERM lets them end by themselves for so long, while no 
 
 from __future__ import annotations
 
+import asyncio
 import math
 import signal
 import socket
-import threading
 from types import FrameType
 
 import uvicorn
@@ -27,9 +27,11 @@ class FastShutdownServer(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, drain_seconds: float = 0) -> None:
         super().__init__(config)
         self.drain_seconds = drain_seconds
+        self.loop: asyncio.AbstractEventLoop
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start to listen."""
+        self.loop = asyncio.get_running_loop()
         await super().startup(sockets)
         # asyncio uses one number for the connections accepted at a time and for those that may wait; here they differ.
         for listener in (each for server in self.servers for each in server.sockets):
@@ -40,9 +42,7 @@ class FastShutdownServer(uvicorn.Server):
         """Stop the server, and cancel the work: at once, or by SIGTERM in `drain_seconds`. A second signal does not wait."""
         cancel_all = self.config.app.state.server.slots.cancel_all  # type: ignore[union-attr]
         if sig == signal.SIGTERM and self.drain_seconds and not self.should_exit:
-            timer = threading.Timer(self.drain_seconds, cancel_all)
-            timer.daemon = True
-            timer.start()
+            self.loop.call_soon_threadsafe(self.loop.call_later, self.drain_seconds, cancel_all)
         else:
             cancel_all()
         super().handle_exit(sig, frame)

@@ -99,7 +99,7 @@ def test_a_private_repository_needs_the_token_that_is_found_by_itself(
     [
         ("hf_other", "me/story", "the hub does not know you; run: hf auth login"),
         (TOKEN, "others/story", "the hub refuses others/story: your token may not write to others"),
-        (TOKEN, "me/story/more", "me/story/more is not a name on the hub"),
+        (TOKEN, "me/story..more", "me/story..more is not a name on the hub"),
     ],
 )
 def test_what_the_hub_refuses_is_one_line(
@@ -111,6 +111,18 @@ def test_what_the_hub_refuses_is_one_line(
     out, err = capsys.readouterr()
     assert out == "" and said in err and err.count("\n") == 1 and token not in err
     assert hub.repositories == {}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["mine"], ["me/a/b"], ["me/a\nb"], ["me/a", "--license", "mit\nx: y"], ["me/a", "--base-model", "me/[x](y)"], ["me/<b>"]],
+)
+def test_what_would_not_fit_a_card_is_refused_before_the_hub_is_asked(
+    hub: Hub, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    assert run(["push", str(STORY), *arguments]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
+    assert hub.asked == []
 
 
 def test_a_damaged_folder_is_not_uploaded(hub: Hub, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from ...errors import OptionError
+from ...options.checks import shown
 from ..terminal import screen
+
+NAME, LICENCE = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*", re.ASCII), re.compile(r"[\w.-]+", re.ASCII)
+"""Of a repository, and of a licence on the hub: both go into the card."""
 
 
 def push_model(
@@ -46,6 +52,12 @@ def push(folder: Path, repository: str, *, private: bool = False, licence: str |
     from ...recipes.recipe import read_recipe  # noqa: PLC0415
     from .model_card import model_card, recipe_card  # noqa: PLC0415
 
+    if not NAME.fullmatch(repository):
+        raise OptionError(f"the repository should be OWNER/NAME, found {shown(repository)}")
+    if base is not None and not NAME.fullmatch(base):
+        raise OptionError(f"--base-model should be OWNER/NAME, found {shown(base)}")
+    if licence is not None and not LICENCE.fullmatch(licence):
+        raise OptionError(f"--license should be a licence by the hub's name, such as apache-2.0, found {shown(licence)}")
     if folder.is_file():
         card = recipe_card(repository, read_recipe(folder).origin.name)
         files = {RECIPE: folder}
