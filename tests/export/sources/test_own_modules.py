@@ -14,6 +14,7 @@ from torch import nn
 
 import onnx_textgen
 from onnx_textgen.errors import OptionError
+from onnx_textgen.installation import add_extra
 from onnx_textgen_export import DecoderConfig, ExportError, KeyValueCache, TinyTransformer, cached_attention, export
 from onnx_textgen_export.package import folder
 from onnx_textgen_export.tracing.opening import open_source
@@ -291,7 +292,7 @@ def test_a_checkpoint_without_transformers_says_what_to_install(tmp_path: Path, 
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.delitem(sys.modules, "onnx_textgen_export.huggingface.checkpoint", raising=False)
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(ExportError, match=r'pip install "onnx-textgen\[export\]"'):
+    with pytest.raises(ExportError, match=re.escape(add_extra("export"))):
         open_source(tmp_path)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import wave
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onnx_textgen.errors import AudioError
+from onnx_textgen.installation import add_extra
 from onnx_textgen.speech import sounds
 from onnx_textgen.speech.sounds import read_sound
 
@@ -83,7 +85,7 @@ def test_missing_libraries_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "soundfile", None)
     monkeypatch.setitem(__import__("sys").modules, "soxr", None)
     for data in (flac, slow):
-        with pytest.raises(AudioError, match=r'pip install "onnx-textgen\[audio\]"'):
+        with pytest.raises(AudioError, match=re.escape(add_extra("audio"))):
             read_sound(data, None, RATE)
 
 

@@ -1,6 +1,7 @@
 """The second engine gives what ONNX Runtime gives, whatever is done with the text."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from onnx_textgen.backends.openvino.session import open_openvino
 from onnx_textgen.errors import DeviceError, OptionError, PackageError, PromptError
 from onnx_textgen.inference.decoder import Decoder
 from onnx_textgen.inference.graph_runner import GraphRunner
+from onnx_textgen.installation import add_extra
 from onnx_textgen.package.locate import find_package
 from onnx_textgen.package.reading import read_manifest
 from support.examples import examples
@@ -327,7 +329,7 @@ def test_what_the_engine_cannot_do_is_refused_in_one_line(tmp_path: Path) -> Non
 
 def test_without_the_library_the_line_to_install_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "openvino", None)
-    with pytest.raises(DeviceError, match=r'pip install "onnx-textgen\[openvino\]"'):
+    with pytest.raises(DeviceError, match=re.escape(add_extra("openvino"))):
         onnx_textgen.load(EXACT, device="openvino")
 
 
