@@ -55,7 +55,7 @@ def test_a_folder_comes_back_from_the_hub_as_it_was(hub: Hub, capsys: pytest.Cap
 
 
 def test_the_card_is_what_the_hub_reads_and_holds_proof_files_and_commands(hub: Hub) -> None:
-    run(["push", str(STORY), "me/story", "--license", "cc-by-4.0", "--base-model", "me/original"])
+    run(["push", "story", "me/story", "--license", "cc-by-4.0", "--base-model", "me/original"])  # by its name
     card = ModelCard(hub.repositories["me/story"].files[CARD].decode())
     fields = card.data.to_dict()
     assert (fields["license"], fields["base_model"], fields["pipeline_tag"]) == ("cc-by-4.0", ["me/original"], "text-generation")

@@ -18,7 +18,11 @@ NAME, LICENCE = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*", re.ASCII), re.compile(r
 
 def push_model(
     folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="A model folder; or a recipe, for a repository that has its source.")
+        Path,
+        typer.Argument(
+            metavar="DIR",
+            help="A model folder or a name from: onnx-textgen list; or a recipe, for a repository that has its source.",
+        ),
     ],
     repository: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="Repository on the hub; made if there is none.")],
     *,
@@ -62,7 +66,7 @@ def push(folder: Path, repository: str, *, private: bool = False, licence: str |
         card = recipe_card(repository, read_recipe(folder).origin.name)
         files = {RECIPE: folder}
     else:
-        folder = find_cached(str(folder)) or find_package(folder)
+        folder = find_cached(str(folder)) or find_package(str(folder))
         manifest = read_manifest(folder)
         check_files(folder, manifest)
         card = model_card(manifest, repository, has_chat=read_template(folder) is not None, licence=licence, base=base)
