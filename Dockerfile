@@ -9,8 +9,8 @@ FROM ${BASE} AS build
 RUN apt-get update && apt-get install -y --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*
 WORKDIR /source
 COPY . .
-RUN python3 -m venv /opt/onnx-textgen && /opt/onnx-textgen/bin/pip install --no-cache-dir ".[audio,images,serve]" \
-    && /opt/onnx-textgen/bin/pip uninstall -y -q setuptools pip
+# pip stays: `onnx-textgen pull` fetches models of the package index by it.
+RUN python3 -m venv /opt/onnx-textgen && /opt/onnx-textgen/bin/pip install --no-cache-dir ".[audio,images,serve]"
 
 FROM ${BASE}
 COPY --from=build /opt/onnx-textgen /opt/onnx-textgen

@@ -36,6 +36,8 @@ def push(
     size = sum(path.stat().st_size for path in files.values())
     with upload_errors(repository):
         address = str(api.create_repo(repository, private=private, exist_ok=True))
+        if private and not api.repo_info(repository).private:
+            raise PackageError(f"{repository} is public already; make it private on its page, or leave out --private")
         there = set(api.list_repo_files(repository))
         report(f"upload {len(files)} files to {repository}, {size / 1e6:,.1f} MB")
         adds = {name: CommitOperationAdd(name, str(path)) for name, path in files.items()}

@@ -125,6 +125,13 @@ def test_what_would_not_fit_a_card_is_refused_before_the_hub_is_asked(
     assert hub.asked == []
 
 
+def test_a_public_repository_is_not_taken_for_a_private_one(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
+    hub.repositories["me/story"] = Repository(private=False)
+    assert run(["push", str(STORY), "me/story", "--private"]) == 1
+    assert "me/story is public already" in capsys.readouterr().err
+    assert hub.repositories["me/story"].files == {}
+
+
 def test_a_damaged_folder_is_not_uploaded(hub: Hub, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     shutil.copytree(STORY, tmp_path / "story")
     (tmp_path / "story" / "config.json").write_bytes(b"{}")
@@ -155,7 +162,9 @@ def test_names_and_licences() -> None:
 
 def test_the_card_of_a_hostile_manifest_has_no_html(hub: Hub, tmp_path: Path) -> None:
     shutil.copytree(STORY, tmp_path / "story")
-    manifest = dataclasses.replace(read_manifest(STORY), source="<img src=x>\n---\nlicense: mit", sha256="")
+    manifest = dataclasses.replace(
+        read_manifest(STORY), source="<img src=x>\n---\nlicense: mit", versions={"a": "<img src=y>\n# b"}, sha256=""
+    )
     (tmp_path / "story" / MANIFEST).write_text(manifest_to_json(manifest), encoding="utf-8")
     assert run(["push", str(tmp_path / "story"), "me/story"]) == 0
     card = hub.repositories["me/story"].files[CARD].decode()

@@ -42,7 +42,7 @@ def model_card(manifest: Manifest, repository: str, *, has_chat: bool, licence: 
             "|---|---|---|",
             *(f"| {name} | {sizes.in_words(record.size)} | `{record.sha256[:16]}` |" for name, record in manifest.files.items()),
             "",
-            f"Made with {', '.join(f'{name} {version}' for name, version in manifest.versions.items())}.",
+            f"Made with {in_markdown(', '.join(f'{name} {version}' for name, version in manifest.versions.items()))}.",
             "",
         ]
     )
@@ -93,7 +93,7 @@ def licence_in(source: str) -> str | None:
 
 def commands(manifest: Manifest, repository: str, *, has_chat: bool) -> Iterable[str]:
     """How to run it by onnx-textgen, transformers.js and onnxruntime-genai, as far as they open it."""
-    yield from ("```sh", "pip install onnx-textgen", *own_commands(manifest, repository, has_chat=has_chat), "```", "")
+    yield from ("```sh", 'pip install "onnx-textgen[serve]"', *own_commands(manifest, repository, has_chat=has_chat), "```", "")
     if manifest.architecture == "decoder" and "onnx/" in "".join(manifest.files):
         yield from (
             "In browsers and Node, with [transformers.js](https://huggingface.co/docs/transformers.js):",
