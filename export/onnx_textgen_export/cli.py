@@ -143,6 +143,7 @@ OPTIONS: Mapping[str, Given] = {
         Path | None, "Also write the recipe that rebuilds the folder from SOURCE without PyTorch; of an existing folder too."
     ),
     "push": Given(str | None, "Also upload the folder to this repository of the hub; see push.", metavar="OWNER/NAME"),
+    "private": Given(bool, "With --push: make a new repository private; refuse a public one.", ("--private",), default=False),
     "as_json": Given(bool, "Print the manifest as JSON.", ("--json",), default=False),
 }
 """Every option of the command but `--out`, in the order of its help."""
@@ -191,15 +192,18 @@ def export(
     from onnx_textgen.package.reading import has_manifest  # noqa: PLC0415
 
     recipe = given["recipe"]
-    if recipe is not None and has_manifest(out) and not given["force"]:
-        write_recipe(recipe, source, out)
-        return
-    if recipe is not None:
-        weights_of(source)
+    if given["private"] and given["push"] is None:
+        raise OptionError("--private is of a repository; add --push OWNER/NAME, or leave it out")
     if given["push"] is not None:
         from onnx_textgen.hub.pushing import check_login  # noqa: PLC0415
 
         check_login(given["push"])  # before the work
+    if recipe is not None and has_manifest(out) and not given["force"]:
+        write_recipe(recipe, source, out)
+        push_folder(out, given)
+        return
+    if recipe is not None:
+        weights_of(source)
     from .exporting.exporter import export as make  # noqa: PLC0415
 
     stages = begin_export()
@@ -213,10 +217,16 @@ def export(
         show(made)
     if recipe is not None:
         write_recipe(recipe, source, made.folder)
-    if given["push"] is not None:
-        from onnx_textgen.cli.publishing.push import push  # noqa: PLC0415
+    push_folder(made.folder, given)
 
-        typer.echo(push(made.folder, given["push"]), err=True)
+
+def push_folder(folder: Path, given: Mapping[str, Any]) -> None:
+    """Upload a folder, if a repository is named."""
+    if given["push"] is None:
+        return
+    from onnx_textgen.cli.publishing.push import push  # noqa: PLC0415
+
+    typer.echo(push(folder, given["push"], private=given["private"]), err=True)
 
 
 def write_recipe(recipe: Path, source: str, folder: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from onnx_textgen.cli import run
+from onnx_textgen_export import cli
 from support.hub_server import TOKEN, hub_server, use_hub
 
 MODULE = """
@@ -63,7 +64,18 @@ def test_an_export_can_be_pushed_and_asks_before_the_work_whether_it_may(source,
         assert run(["export", source, "--out", str(tmp_path / "package"), "--push", "me/mine"]) == 0
         assert f"{hub.url}/me/mine; run it anywhere with:" in capsys.readouterr().err
         files = hub.repositories["me/mine"].files
+        file = str(tmp_path / "mine.recipe")
+        monkeypatch.setattr(cli, "write_recipe", lambda *_: None)  # a module of one's own has none
+        arguments = ["export", source, "--out", str(tmp_path / "package"), "--recipe", file, "--push", "me/again", "--private"]
+        assert run(arguments) == 0, "of a folder that is there"
+        assert hub.repositories["me/again"].private
     assert files["manifest.json"] == (tmp_path / "package" / "manifest.json").read_bytes()
+    assert hub.repositories["me/again"].files["manifest.json"] == files["manifest.json"]
+
+
+def test_private_is_of_a_repository(source, tmp_path, capsys) -> None:
+    assert run(["export", source, "--out", str(tmp_path / "package"), "--private"]) == 2
+    assert "add --push OWNER/NAME" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

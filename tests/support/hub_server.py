@@ -18,7 +18,7 @@ import pytest
 from huggingface_hub import constants
 
 TOKEN = "hf_secretsecretsecretsecret"
-OWNER = "me"
+OWNER, ORGANISATION = "me", "we"
 
 
 @dataclasses.dataclass
@@ -76,9 +76,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.hub.objects[hashlib.sha256(body).hexdigest()] = body
             self.send(b"")
         elif path == "/api/whoami-v2":
-            self.send({"name": OWNER, "type": "user"}) if known else self.refuse(401)
+            self.send({"name": OWNER, "type": "user", "orgs": [{"name": ORGANISATION}]}) if known else self.refuse(401)
         elif path == "/api/validate-yaml":  # the fields of a card
-            self.send({"errors": [], "warnings": []})
+            errors = [{"message": "license must be one of ..."}] if "license: unheard-of" in json.loads(body)["content"] else []
+            self.send({"errors": errors, "warnings": [{"message": "more fields are better"}]}, status=400 if errors else 200)
         elif path == "/api/repos/create":
             self.create(json.loads(body), known=known)
         elif path.endswith("/info/lfs/objects/batch"):
@@ -96,7 +97,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         owner = given.get("organization") or OWNER
         if not known:
             return self.refuse(401)
-        if owner != OWNER:
+        if owner not in (OWNER, ORGANISATION):
             return self.refuse(403)
         name = f"{owner}/{given['name']}"
         if name in self.hub.repositories:

@@ -35,7 +35,7 @@ def download(
         from huggingface_hub import HfApi, constants, errors, snapshot_download  # noqa: PLC0415
     except ImportError as error:
         raise PackageError(f"{repository} is a name on the hub, which needs: pip install -U huggingface_hub") from error
-    network: type[Exception] = vars(errors).get("HTTPError", OSError)  # depends on the HTTP library of this huggingface_hub
+    network = http_error()
     at = f"{constants.ENDPOINT}/{repository}"
     try:
         found = HfApi().model_info(repository, revision=revision, files_metadata=True, timeout=TIMEOUT_SECONDS).siblings or []
@@ -63,6 +63,14 @@ def download(
         raise PackageError(f"{why}, and the cache lacks {lacking} of {repository}; {remedy}")
     report(f"source: {repository} from the cache")
     return folder
+
+
+def http_error() -> type[Exception]:
+    """What the HTTP library of this huggingface_hub raises where there is no network."""
+    from huggingface_hub import errors  # noqa: PLC0415
+
+    found: type[Exception] = vars(errors).get("HTTPError", OSError)
+    return found
 
 
 def cached_folder(repository: str, revision: str | None) -> Path | None:

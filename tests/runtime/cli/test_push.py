@@ -15,9 +15,10 @@ from huggingface_hub import ModelCard
 
 import onnx_textgen
 from onnx_textgen.cli import run
-from onnx_textgen.cli.publishing.model_card import LICENCE, in_markdown
+from onnx_textgen.cli.publishing.model_card import LICENCE, in_markdown, model_card
+from onnx_textgen.errors import OptionError, PackageError
 from onnx_textgen.hub.lookup import RECIPE
-from onnx_textgen.hub.pushing import CARD, MARK
+from onnx_textgen.hub.pushing import CARD, MARK, check_login
 from onnx_textgen.hub.short_models import recipe_of
 from onnx_textgen.package.locate import find_package
 from onnx_textgen.package.manifest import MANIFEST, manifest_to_json
@@ -115,7 +116,16 @@ def test_what_the_hub_refuses_is_one_line(
 
 @pytest.mark.parametrize(
     "arguments",
-    [["mine"], ["me/a/b"], ["me/a\nb"], ["me/a", "--license", "mit\nx: y"], ["me/a", "--base-model", "me/[x](y)"], ["me/<b>"]],
+    [
+        ["mine"],
+        ["me/a/b"],
+        ["me/a\nb"],
+        ["me/a", "--license", "mit\nx: y"],
+        ["me/a", "--license", "no"],
+        ["me/a", "--license", "1.0"],
+        ["me/a", "--base-model", "me/[x](y)"],
+        ["me/<b>"],
+    ],
 )
 def test_what_would_not_fit_a_card_is_refused_before_the_hub_is_asked(
     hub: Hub, capsys: pytest.CaptureFixture[str], arguments: list[str]
@@ -132,6 +142,41 @@ def test_a_public_repository_is_not_taken_for_a_private_one(hub: Hub, capsys: py
     assert hub.repositories["me/story"].files == {}
 
 
+def test_fields_that_the_hub_refuses_are_one_line_and_nothing_is_made(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["push", str(STORY), "me/story", "--license", "unheard-of"]) == 1
+    err = capsys.readouterr().err
+    assert "license must be one of" in err and err.count("\n") == 1
+    assert hub.repositories == {}
+
+
+def test_names_are_checked_before_a_long_work(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_login("me/x")
+    check_login("we/x")
+    for name, wrong in (("others/x", PackageError), ("story", OptionError)):
+        with pytest.raises(wrong):
+            check_login(name)
+    monkeypatch.setenv("HF_TOKEN", "hf_other")
+    with pytest.raises(PackageError, match="does not know you"):
+        check_login("me/x")
+
+
+@pytest.mark.parametrize("certificate", [{"summary": "x"}, {"scenarios": 5}, {"summary": [1], "scenarios": [3, {"name": 7}]}])
+def test_a_certificate_of_any_form_makes_a_card(certificate: dict[str, object]) -> None:
+    manifest = dataclasses.replace(read_manifest(STORY), certificate=certificate)
+    assert "## Proof" in model_card(manifest, "me/story", has_chat=False)
+
+
+def test_a_card_names_only_runtimes_that_open_the_folder() -> None:
+    whole = read_manifest(STORY)
+    weights = {
+        name: record for name, record in whole.files.items() if name.endswith("_data") or name in ("model.onnx", "tokenizer.json")
+    }
+    alone = dataclasses.replace(whole, files=weights, quantization={})
+    card = model_card(alone, "me/story", has_chat=False, base="me/original")
+    assert not [word for word in ("transformers.js", "onnxruntime-genai", "base_model_relation") if word in card]
+    assert "base_model_relation: quantized" in model_card(whole, "me/story", has_chat=False, base="me/original")
+
+
 def test_a_damaged_folder_is_not_uploaded(hub: Hub, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     shutil.copytree(STORY, tmp_path / "story")
     (tmp_path / "story" / "config.json").write_bytes(b"{}")
@@ -146,13 +191,18 @@ def test_a_manifest_of_others_deletes_nothing(hub: Hub) -> None:
     assert "a.bin" in hub.repositories["me/story"].files
 
 
-def test_a_recipe_goes_next_to_its_source_whose_card_stays(hub: Hub) -> None:
+def test_a_recipe_goes_next_to_its_source_whose_card_stays(hub: Hub, capsys: pytest.CaptureFixture[str]) -> None:
     recipe = recipe_of("smollm2")
     assert recipe is not None
     hub.repositories["me/weights-GGUF"] = Repository(private=False, files={"README.md": b"# Weights"})
     assert run(["push", str(recipe), "me/weights-GGUF"]) == 0
+    assert "licence" not in capsys.readouterr().err, "the card is not ours"
     files = hub.repositories["me/weights-GGUF"].files
     assert (files[RECIPE], files["README.md"]) == (recipe.read_bytes(), b"# Weights")
+    assert run(["push", str(recipe), "me/new", "--license", "Apache-2.0", "--base-model", "me/original"]) == 0
+    fields = ModelCard(hub.repositories["me/new"].files[CARD].decode()).data.to_dict()
+    assert (fields["license"], fields["base_model"]) == ("apache-2.0", ["me/original"])
+    assert "licence" not in capsys.readouterr().err
 
 
 def test_names_and_licences() -> None:

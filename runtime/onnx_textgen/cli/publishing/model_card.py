@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ... import sizes
 from ...hub.pushing import MARK
+from ...package.manifest import GENAI_CONFIG, shared_graph
 from ..terminal.certificate import NUMBERS, is_number, precision_in_words, summary_in_words
 
 if TYPE_CHECKING:
@@ -48,24 +49,42 @@ def model_card(manifest: Manifest, repository: str, *, has_chat: bool, licence: 
     )
 
 
-def recipe_card(repository: str, source: str) -> str:
+def recipe_card(repository: str, source: str, *, licence: str | None = None, base: str | None = None) -> str:
     """The text of README.md of a repository that has a recipe next to its source."""
     name = in_markdown(repository.partition("/")[2])
-    run = ["```sh", 'pip install "onnx-textgen"', f"onnx-textgen chat {repository}", "```"]
-    fields = ["---", "tags:", "- onnx", "- onnx-textgen", "---", MARK, ""]
+    run = ["```sh", "pip install onnx-textgen", f"onnx-textgen chat {repository}", "```"]
     about = f"A recipe that rebuilds a proven package from {in_markdown(source)}, without PyTorch:"
-    return "\n".join([*fields, f"# {name}", "", about, "", *run, ""])
+    fields = [*origin_fields(licence, base), "tags:", "- onnx", "- onnx-textgen"]
+    return "\n".join(["---", *fields, "---", MARK, "", f"# {name}", "", about, "", *run, ""])
+
+
+def origin_fields(licence: str | None, base: str | None) -> Iterable[str]:
+    """Fields of the hub that say what the weights are."""
+    if licence:
+        yield f"license: {licence}"
+    if base:
+        yield from ("base_model:", f"- {base}")
 
 
 def metadata(manifest: Manifest, licence: str | None, base: str | None) -> Iterable[str]:
     """Fields that the hub reads."""
-    if licence:
-        yield f"license: {licence.lower()}"
-    if base:
-        yield from ("base_model:", f"- {base}", "base_model_relation: quantized")
+    yield from origin_fields(licence, base)
+    if base and manifest.quantization:
+        yield "base_model_relation: quantized"
     yield f"pipeline_tag: {task_of(manifest)}"
     yield "library_name: onnx-textgen"
-    yield from ("tags:", "- onnx", "- onnxruntime", "- onnx-textgen", "- transformers.js")
+    yield from (
+        "tags:",
+        "- onnx",
+        "- onnxruntime",
+        "- onnx-textgen",
+        *(["- transformers.js"] if runs_in_javascript(manifest) else []),
+    )
+
+
+def runs_in_javascript(manifest: Manifest) -> bool:
+    """Whether transformers.js writes text with this folder by its usual pipeline."""
+    return manifest.architecture == "decoder" and manifest.images is None and shared_graph(manifest) is not None
 
 
 def task_of(manifest: Manifest) -> str:
@@ -94,7 +113,7 @@ def licence_in(source: str) -> str | None:
 def commands(manifest: Manifest, repository: str, *, has_chat: bool) -> Iterable[str]:
     """How to run it by onnx-textgen, transformers.js and onnxruntime-genai, as far as they open it."""
     yield from ("```sh", 'pip install "onnx-textgen[serve]"', *own_commands(manifest, repository, has_chat=has_chat), "```", "")
-    if manifest.architecture == "decoder" and "onnx/" in "".join(manifest.files):
+    if runs_in_javascript(manifest):
         yield from (
             "In browsers and Node, with [transformers.js](https://huggingface.co/docs/transformers.js):",
             "",
@@ -105,7 +124,7 @@ def commands(manifest: Manifest, repository: str, *, has_chat: bool) -> Iterable
             "```",
             "",
         )
-    if "genai_config.json" in manifest.files:
+    if GENAI_CONFIG in manifest.files:
         yield from (
             "With [onnxruntime-genai](https://onnxruntime.ai/docs/genai/):",
             "",
@@ -132,10 +151,12 @@ def proof(manifest: Manifest, repository: str) -> Iterable[str]:
     certificate = manifest.certificate
     if not certificate:
         return
-    reference, summary = str(certificate.get("reference", "PyTorch")), certificate.get("summary", {})
-    yield from ("## Proof", "", f"Compared with {in_markdown(reference)} when it was exported: {summary_in_words(summary)}.")
+    reference, summary = str(certificate.get("reference", "PyTorch")), certificate.get("summary")
+    words = summary_in_words(summary if isinstance(summary, Mapping) else {})
+    yield from ("## Proof", "", f"Compared with {in_markdown(reference)} when it was exported: {words}.")
     yield from (f"`onnx-textgen verify {repository}` compares the files with their hashes and repeats the golden runs.", "")
-    scenarios = [each for each in certificate.get("scenarios", []) if isinstance(each, Mapping)]
+    listed = certificate.get("scenarios")
+    scenarios = [each for each in listed if isinstance(each, Mapping)] if isinstance(listed, list) else []
     shown = {key: each for key, each in NUMBERS.items() if any(is_number(scenario.get(key)) for scenario in scenarios)}
     if not shown:
         return

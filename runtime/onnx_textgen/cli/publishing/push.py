@@ -12,8 +12,10 @@ from ...errors import OptionError
 from ...options.checks import shown
 from ..terminal import screen
 
-NAME, LICENCE = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*", re.ASCII), re.compile(r"[\w.-]+", re.ASCII)
-"""Of a repository, and of a licence on the hub: both go into the card."""
+LICENCE = re.compile(r"[a-z][a-z\d.-]*")
+"""Of a licence on the hub, which names them in small letters; it goes into the card."""
+NO_TEXT = ("no", "yes", "on", "off", "true", "false", "null", "y", "n")
+"""Words that YAML reads as something else than text."""
 
 
 def push_model(
@@ -26,7 +28,7 @@ def push_model(
     ],
     repository: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="Repository on the hub; made if there is none.")],
     *,
-    private: Annotated[bool, typer.Option("--private", help="Make a new repository private.")] = False,
+    private: Annotated[bool, typer.Option("--private", help="Make a new repository private; refuse a public one.")] = False,
     licence: Annotated[
         str | None, typer.Option("--license", metavar="ID", help="Licence, by the hub's name; else the one that the origin names.")
     ] = None,
@@ -56,14 +58,14 @@ def push(folder: Path, repository: str, *, private: bool = False, licence: str |
     from ...recipes.recipe import read_recipe  # noqa: PLC0415
     from .model_card import model_card, recipe_card  # noqa: PLC0415
 
-    if not NAME.fullmatch(repository):
-        raise OptionError(f"the repository should be OWNER/NAME, found {shown(repository)}")
-    if base is not None and not NAME.fullmatch(base):
-        raise OptionError(f"--base-model should be OWNER/NAME, found {shown(base)}")
-    if licence is not None and not LICENCE.fullmatch(licence):
+    pushing.check_name("the repository", repository)
+    if base is not None:
+        pushing.check_name("--base-model", base)
+    licence = licence and licence.lower()
+    if licence and (not LICENCE.fullmatch(licence) or licence in NO_TEXT):
         raise OptionError(f"--license should be a licence by the hub's name, such as apache-2.0, found {shown(licence)}")
     if folder.is_file():
-        card = recipe_card(repository, read_recipe(folder).origin.name)
+        card = recipe_card(repository, read_recipe(folder).origin.name, licence=licence, base=base)
         files = {RECIPE: folder}
     else:
         folder = find_cached(str(folder)) or find_package(str(folder))
@@ -71,7 +73,7 @@ def push(folder: Path, repository: str, *, private: bool = False, licence: str |
         check_files(folder, manifest)
         card = model_card(manifest, repository, has_chat=read_template(folder) is not None, licence=licence, base=base)
         files = {name: folder / name for name in (MANIFEST, *manifest.files)}
-    address = pushing.push(repository, files, card, private=private, report=screen.note)
-    if "\nlicense:" not in card:
+    pushed = pushing.push(repository, files, card, private=private, report=screen.note)
+    if pushed.has_card and "\nlicense:" not in card:
         screen.note("the card names no licence; push again with --license ID")
-    return f"{address}; run it anywhere with: onnx-textgen pull {repository}"
+    return f"{pushed.address}; run it anywhere with: onnx-textgen pull {repository}"
