@@ -66,7 +66,10 @@ def serve(
     max_time: Annotated[float, typer.Option(metavar="S", help="Seconds after which a text ends.", min=1)] = 600,
     max_body: Annotated[int, typer.Option(metavar="BYTES", help="Longest body of a request.", min=1024)] = 4 * 2**20,
     drain: Annotated[
-        float, typer.Option(metavar="S", help="Seconds for running texts to end after SIGTERM, before they are cancelled.", min=0)
+        float,
+        typer.Option(
+            metavar="S", help="Seconds for running texts to end after SIGTERM, before they are cancelled.", min=0, max=86400
+        ),
     ] = 0,
     allow_origin: Annotated[
         list[str] | None, typer.Option(metavar="URL", help="Origin of a web page that may call the server.")

@@ -94,7 +94,7 @@ def test_a_second_signal_does_not_wait() -> None:
     slots = SimpleNamespace(cancel_all=lambda: calls.append("cancelled"))
     app = FastAPI()
     app.state.server = SimpleNamespace(slots=slots)
-    server, loop = process.FastShutdownServer(process.make_config(app, 0.01), 0.01), asyncio.new_event_loop()
+    server, loop = process.FastShutdownServer(process.make_config(app), 0.01), asyncio.new_event_loop()
     server.loop = loop
     server.handle_exit(signal.SIGTERM, None)
     assert server.should_exit and calls == []
@@ -103,6 +103,31 @@ def test_a_second_signal_does_not_wait() -> None:
     loop.run_until_complete(asyncio.sleep(0.2))
     assert calls == ["cancelled"] * 2, "what began meanwhile is cancelled in time"
     loop.close()
+
+
+def test_a_signal_before_there_is_a_loop_cancels_at_once() -> None:
+    calls: list[str] = []
+    app = FastAPI()
+    app.state.server = SimpleNamespace(slots=SimpleNamespace(cancel_all=lambda: calls.append("cancelled")))
+    server = process.FastShutdownServer(process.make_config(app), 300)
+    server.handle_exit(signal.SIGTERM, None)
+    assert server.should_exit and calls == ["cancelled"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGTERM")
+@pytest.mark.parametrize("signals", [[signal.SIGINT], [signal.SIGTERM, signal.SIGTERM]], ids=["ctrl-c", "twice"])
+def test_a_half_sent_body_does_not_hold_a_server_that_may_drain(signals: list[int]) -> None:
+    head = "POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer k\r\nContent-Type: application/json\r\n"
+    with (
+        serving("story", "--drain", "300") as (process, url, _),
+        socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as half,
+    ):
+        half.sendall(f"{head}Content-Length: 100\r\n\r\n{{".encode())
+        time.sleep(0.5)
+        for each in signals:
+            process.send_signal(each)
+            time.sleep(0.5)
+        process.wait(20)  # that of a body is 30
 
 
 @pytest.mark.parametrize(

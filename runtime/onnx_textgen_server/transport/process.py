@@ -27,7 +27,7 @@ class FastShutdownServer(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, drain_seconds: float = 0) -> None:
         super().__init__(config)
         self.drain_seconds = drain_seconds
-        self.loop: asyncio.AbstractEventLoop
+        self.loop: asyncio.AbstractEventLoop | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start to listen."""
@@ -41,14 +41,21 @@ class FastShutdownServer(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Stop the server, and cancel the work: at once, or by SIGTERM in `drain_seconds`. A second signal does not wait."""
         cancel_all = self.config.app.state.server.slots.cancel_all  # type: ignore[union-attr]
-        if sig == signal.SIGTERM and self.drain_seconds and not self.should_exit:
-            self.loop.call_soon_threadsafe(self.loop.call_later, self.drain_seconds, cancel_all)
-        else:
+        if self.loop is None or self.should_exit or not self.drain_seconds or sig != signal.SIGTERM:
             cancel_all()
+            if self.loop is not None and self.should_exit:  # the shutdown that began waits longer
+                self.loop.call_soon_threadsafe(self.loop.call_later, SHUTDOWN_SECONDS, self.force)
+        else:
+            self.config.timeout_graceful_shutdown = math.ceil(self.drain_seconds) + SHUTDOWN_SECONDS
+            self.loop.call_soon_threadsafe(self.loop.call_later, self.drain_seconds, cancel_all)
         super().handle_exit(sig, frame)
 
+    def force(self) -> None:
+        """Wait for no connection any more."""
+        self.force_exit = True
 
-def make_config(app: FastAPI, drain_seconds: float = 0) -> uvicorn.Config:
+
+def make_config(app: FastAPI) -> uvicorn.Config:
     """uvicorn's configuration for the app."""
     return uvicorn.Config(
         app,
@@ -57,10 +64,10 @@ def make_config(app: FastAPI, drain_seconds: float = 0) -> uvicorn.Config:
         loop="asyncio",
         backlog=max_accepted_at_once(),
         log_level="warning",
-        timeout_graceful_shutdown=math.ceil(drain_seconds) + SHUTDOWN_SECONDS,
+        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
     )
 
 
 def run_server(app: FastAPI, listeners: list[socket.socket], *, drain_seconds: float = 0) -> None:
     """Serve until Ctrl-C or SIGTERM."""
-    FastShutdownServer(make_config(app, drain_seconds), drain_seconds).run(sockets=listeners)
+    FastShutdownServer(make_config(app), drain_seconds).run(sockets=listeners)
