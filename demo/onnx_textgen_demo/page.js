@@ -21,6 +21,21 @@ document.addEventListener("click", ({ target }) => {
   if (!target.closest("#fetch")) closeFetch();
 });
 
+window.copyText = async (text) => {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch { // over plain http from another machine there is no clipboard
+    const focused = document.activeElement;
+    const hidden = document.createElement("textarea");
+    hidden.value = text;
+    document.body.append(hidden);
+    hidden.select();
+    document.execCommand("copy");
+    hidden.remove();
+    focused?.focus();
+  }
+};
+
 // The panel that fetches a model opens over the page, and closes when something else is pressed.
 const closeFetch = () => document.querySelector("#fetch > button.open")?.click();
 document.addEventListener("keydown", (event) => {

@@ -19,13 +19,7 @@ element.addEventListener("keydown", (event) => {
 });
 
 const copy = async (button) => {
-  try {
-    await navigator.clipboard.writeText(sheet().textContent);
-  } catch { // over plain http from another machine there is no clipboard
-    getSelection().selectAllChildren(sheet());
-    document.execCommand("copy");
-    getSelection().empty();
-  }
+  await copyText(sheet().textContent);
   button.textContent = "Copied";
   setTimeout(() => { button.textContent = "Copy"; }, 1500);
 };

@@ -110,7 +110,7 @@ def test_a_file_is_written_down_as_the_model_does(chromium, served, heard, sampl
     transcribe(chromium)
     options = {"language": "de", "task": "translate", "initial_prompt": "Bern, Basel"}
     want = heard.transcribe(samples, sampling_rate=RATE, **options)
-    wait_until(chromium, lambda: saved(chromium)["txt"] == f"{want.text}\n", "the other text")
+    wait_until(chromium, lambda: saved(chromium).get("txt") == f"{want.text}\n", "the other text")
 
 
 def test_a_time_plays_the_sound_from_there(chromium, served, heard, samples, file):
@@ -160,6 +160,43 @@ def test_the_microphone_is_recorded(served, heard):
         assert told(driver).startswith("Recording, ") and record.text == "Record"
         transcribe(driver)
         assert lines_of(driver) or "Nobody speaks" in element(driver, "#said").text
+
+
+def test_a_recording_is_one_and_has_an_end(served, heard, file):
+    """Two presses while the browser asks, a file meanwhile, and nobody who ends it."""
+    if None in browser_tools.programs():
+        pytest.skip("needs chromium and chromedriver: apt-get install chromium chromium-driver")
+    address = served(heard)
+    with browser_tools.chromium(flags=FAKE_MICROPHONE) as driver:
+        open_transcribe(driver, address)
+        driver.execute_script(
+            "const devices = navigator.mediaDevices, given = devices.getUserMedia.bind(devices), timeout = window.setTimeout;"
+            "window.streams = [];"
+            "window.setTimeout = (call, time) => timeout(call, time > 1e6 ? 4000 : time);"
+            "devices.getUserMedia = (how) => new Promise((resolve) => timeout(async () => {"
+            "  streams.push(await given(how)); resolve(streams.at(-1)); }, 300));"
+            "for (let press = 0; press < 3; press++) document.querySelector('#sound .record').click();"
+        )
+        wait_until(driver, lambda: told(driver) == "recording ...", "the recording")
+        choose(driver, file, "end that first")
+        wait_until(driver, lambda: told(driver).startswith("Recording, "), "the end by time")
+        tracks = "return streams.flatMap((stream) => stream.getTracks().map((track) => track.readyState))"
+        assert driver.execute_script(tracks) == ["ended"]
+        choose(driver, file, "talk.wav, ")
+
+
+def test_what_is_written_is_copied_where_there_is_no_clipboard(chromium, served, heard, file):
+    open_transcribe(chromium, served(heard))
+    choose(chromium, file)
+    transcribe(chromium)
+    chromium.execute_script(
+        "Object.defineProperty(navigator, 'clipboard', { value: undefined, configurable: true });"
+        "document.addEventListener('copy', () => { window.copied = getSelection().toString(); });"
+    )
+    element(chromium, "#said .copy").click()
+    wait_until(chromium, lambda: element(chromium, "#said .copy").text == "Copied", "the copy")
+    assert chromium.execute_script("return window.copied") == "\n".join(lines_of(chromium))
+    assert chromium.execute_script("return document.activeElement.matches('.copy')")
 
 
 def test_what_is_no_sound_gets_one_line(chromium, served, heard, file, tmp_path):

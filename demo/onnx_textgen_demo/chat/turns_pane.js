@@ -59,18 +59,7 @@ const focusAfterPress = () => {
 };
 
 const copy = async (button) => {
-  const text = button.dataset.text ?? button.closest(".code").querySelector("code").textContent;
-  try {
-    await navigator.clipboard.writeText(text);
-  } catch { // over plain http from another machine there is no clipboard
-    const hidden = document.createElement("textarea");
-    hidden.value = text;
-    document.body.append(hidden);
-    hidden.select();
-    document.execCommand("copy");
-    hidden.remove();
-    button.focus();
-  }
+  await copyText(button.dataset.text ?? button.closest(".code").querySelector("code").textContent);
   if (button.matches(".copied")) return;
   const name = button.ariaLabel;
   button.classList.add("copied");

@@ -9,14 +9,7 @@ element.addEventListener("click", async (event) => {
     player().play();
   }
   if (!button?.classList.contains("copy")) return;
-  const lines = [...element.querySelectorAll("li span")].map((each) => each.textContent);
-  try {
-    await navigator.clipboard.writeText(lines.join("\n"));
-  } catch { // over plain http from another machine there is no clipboard
-    getSelection().selectAllChildren(element.querySelector("ol"));
-    document.execCommand("copy");
-    getSelection().empty();
-  }
+  await copyText([...element.querySelectorAll("li span")].map((each) => each.textContent).join("\n"));
   button.textContent = "Copied";
   setTimeout(() => { button.textContent = "Copy the text"; }, 1500);
 });

@@ -28,6 +28,7 @@ const inBase64 = (buffer) => {
 
 let latest = 0;
 const read = async (file) => {
+  if (recorder) return tell("A sound is being recorded; end that first.");
   const turn = ++latest;
   const isCurrent = () => turn === latest;
   props.value = null;
@@ -55,27 +56,39 @@ const read = async (file) => {
 };
 
 let recorder;
+let isAsked = false; // whether the browser asks for permission
 const startRecording = async () => {
+  if (isAsked) return;
   if (!navigator.mediaDevices) return tell("Browsers give a microphone only to pages of this machine, or over https; choose a file.");
+  isAsked = true;
+  let stream;
   try {
-    const stream = await navigator.mediaDevices.getUserMedia({ audio: true });
+    stream = await navigator.mediaDevices.getUserMedia({ audio: true });
     const pieces = [];
-    recorder = new MediaRecorder(stream);
-    recorder.ondataavailable = ({ data }) => pieces.push(data);
-    recorder.onstop = () => {
-      stream.getTracks().forEach((track) => track.stop());
+    const made = new MediaRecorder(stream);
+    const inTime = setTimeout(() => made.stop(), 1000 * (MOST_SECONDS - 5)); // a longer one would be refused, and lost
+    made.ondataavailable = ({ data }) => pieces.push(data);
+    made.onstop = () => { // by a press, or because the microphone is gone
+      clearTimeout(inTime);
+      release(stream);
       recorder = undefined;
       mark(false);
       read(new Blob(pieces, { type: pieces[0]?.type }));
     };
-    recorder.start();
+    made.start();
+    recorder = made;
+    latest++; // a file that is still being read is not wanted any more
     mark(true);
     player.pause();
     tell("recording ...");
   } catch (error) {
+    release(stream);
     tell(`The browser gives no microphone (${error.message}); choose a file.`);
+  } finally {
+    isAsked = false;
   }
 };
+const release = (stream) => stream?.getTracks().forEach((track) => track.stop());
 const mark = (isOn) => {
   record.setAttribute("aria-pressed", String(isOn));
   record.textContent = isOn ? "End recording" : "Record";

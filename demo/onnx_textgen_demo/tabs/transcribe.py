@@ -29,6 +29,8 @@ HEARD = "the one that is heard"
 SAME = "in its language"
 TASKS = {SAME: "transcribe", "in English": "translate"}
 WRITING = "writing ..."
+MOST_SECONDS = 3600.0
+"""Time limit of a sound, because the page does not notice when another program disconnects."""
 NAMES_OF_LANGUAGES = f"""(codes) => {{
   const names = new Intl.DisplayNames(["en"], {{ type: "language" }});
   const named = codes.map((code) => [names.of(code), code]).sort(([one], [other]) => one.localeCompare(other));
@@ -78,8 +80,9 @@ def make_tab(registry: ModelRegistry, picker: gr.Dropdown, picked: Dependency) -
     def transcribe(name: str, value: object, code: str, way: str, words: str) -> Iterator[Frame]:
         try:
             model, samples = registry.model(name), sound_pane.samples_of(value)
-            run = functools.partial(model.transcribe, samples, sampling_rate=sound_pane.RATE, language=code or None)
-            yield from follow(functools.partial(run, task=TASKS.get(way, way), initial_prompt=checked(words)))
+            options: dict[str, Any] = {"language": code or None, "task": TASKS.get(way, way), "initial_prompt": checked(words)}
+            run = functools.partial(model.transcribe, samples, sampling_rate=sound_pane.RATE, max_time=MOST_SECONDS, **options)
+            yield from follow(run)
         except OnnxTextgenError as error:
             yield gr.skip(), status_line([], str(error), is_problem=True)
             raise gr.Error(escape(str(error)), print_exception=False) from error
