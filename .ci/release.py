@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -63,7 +64,6 @@ def version_of_all() -> str:
         "package.json": json.loads((web / "package.json").read_text(encoding="utf-8"))["version"],
         "package-lock.json": lock["version"],
         "package-lock.json, packages": lock["packages"][""]["version"],
-        "CHANGELOG.md": re.findall(r"^## \[(.*?)\]", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)[0],
     }
     if len(set(named.values())) > 1:
         sys.exit(f"the versions differ: {named}")
@@ -71,11 +71,12 @@ def version_of_all() -> str:
 
 
 def check_tag(tag: str, version: str) -> None:
-    """End unless the tag names the version, and the changelog its date."""
+    """End unless the tag names the version, and the changelog begins with it and its date."""
     if tag != f"v{version}":
         sys.exit(f"the tag is {tag}, and the version {version}")
-    if not re.search(rf"^## \[{re.escape(version)}\] - \d{{4}}-\d\d-\d\d$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE):
-        sys.exit(f"CHANGELOG.md has no date for {version}")
+    heading = re.findall(r"^## .*", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)[0]
+    if not re.fullmatch(rf"## \[{re.escape(version)}\] - \d{{4}}-\d\d-\d\d", heading):
+        sys.exit(f"CHANGELOG.md begins with {heading}, and not with {version} and its date")
 
 
 def build(tools: Path, sources: Path) -> list[Path]:
@@ -90,7 +91,10 @@ def build(tools: Path, sources: Path) -> list[Path]:
     for path in DIST.glob("*-linux_*.whl"):  # the index takes wheels that say which Linux they run on
         run(tools, "-m", "auditwheel", "repair", str(path), "--wheel-dir", str(DIST))
         path.unlink()
-    return sorted(DIST.iterdir())
+    files = sorted(DIST.iterdir())
+    if (platform.system(), platform.machine()) == ("Linux", "x86_64") and not any("manylinux" in path.name for path in files):
+        sys.exit("the wheel with the kernels is missing: is there no C++ compiler, or is ONNX_TEXTGEN_KERNELS set?")
+    return files
 
 
 def try_file(folder: Path, python: str, path: Path, version: str) -> None:

@@ -17,29 +17,39 @@ from onnx_textgen import installation
 CASES = {
     "index": (None, 'pip install "onnx-textgen[export]"', "pip install -U onnx-textgen"),
     "editable": (
-        {"url": "file:///home/me/my%20text", "dir_info": {"editable": True}},
-        'pip install -e "/home/me/my text[export]"',
-        'git -C "/home/me/my text" pull',
+        {"url": "file:///PLACE/my%20text", "dir_info": {"editable": True}},
+        'pip install -e "/PLACE/my text[export]"',
+        'git -C "/PLACE/my text" pull',
     ),
     "checkout": (
-        {"url": "file:///src/textgen", "dir_info": {}},
-        'pip install "/src/textgen[export]"',
-        'git -C "/src/textgen" pull && pip install "/src/textgen"',
+        {"url": "file:///PLACE/my%20text", "dir_info": {}},
+        'pip install "/PLACE/my text[export]"',
+        'git -C "/PLACE/my text" pull && pip install "/PLACE/my text"',
     ),
     "wheel": (
-        {"url": "file:///tmp/onnx_textgen-0.3.0-py3-none-any.whl", "archive_info": {}},
-        'pip install "/tmp/onnx_textgen-0.3.0-py3-none-any.whl[export]"',
-        'pip install -U "/tmp/onnx_textgen-0.3.0-py3-none-any.whl"',
+        {"url": "file:///PLACE/onnx_textgen-0.3.0-py3-none-any.whl", "archive_info": {}},
+        'pip install "/PLACE/onnx_textgen-0.3.0-py3-none-any.whl[export]"',
+        "pip install -U onnx-textgen",
+    ),
+    "gone": (
+        {"url": "file:///PLACE/gone", "dir_info": {}},
+        'pip install "onnx-textgen[export]"',
+        "pip install -U onnx-textgen",
     ),
     "repository": (
         {"url": "https://example.org/textgen.git", "vcs_info": {"vcs": "git", "commit_id": "abc"}},
-        'pip install "onnx-textgen[export] @ git+https://example.org/textgen.git"',
+        'pip install "onnx-textgen[export] @ git+https://example.org/textgen.git@abc"',
         'pip install -U "onnx-textgen @ git+https://example.org/textgen.git"',
+    ),
+    "repository at hand": (
+        {"url": "file:///PLACE/my%20text", "vcs_info": {"vcs": "git", "commit_id": "abc"}, "subdirectory": "python"},
+        'pip install "onnx-textgen[export] @ git+file:///PLACE/my%20text@abc#subdirectory=python"',
+        'pip install -U "onnx-textgen @ git+file:///PLACE/my%20text#subdirectory=python"',
     ),
     "address": (
         {"url": "https://example.org/a.whl", "archive_info": {}},
         'pip install "onnx-textgen[export] @ https://example.org/a.whl"',
-        'pip install -U "onnx-textgen @ https://example.org/a.whl"',
+        "pip install -U onnx-textgen",
     ),
 }
 
@@ -55,8 +65,10 @@ class Distribution:
 
 @pytest.mark.skipif(os.name == "nt", reason="paths of POSIX")
 @pytest.mark.parametrize("name", CASES)
-def test_commands_fit_what_pip_recorded(monkeypatch, name):
-    record, add, upgrade = CASES[name]
+def test_commands_fit_what_pip_recorded(tmp_path, monkeypatch, name):
+    (tmp_path / "my text").mkdir()
+    (tmp_path / "onnx_textgen-0.3.0-py3-none-any.whl").touch()
+    record, add, upgrade = json.loads(json.dumps(CASES[name]).replace("/PLACE", tmp_path.as_posix()))
     text = None if record is None else json.dumps(record)
     monkeypatch.setattr(metadata, "distribution", lambda _: Distribution(text))
     assert (installation.add_extra("export"), installation.upgrade()) == (add, upgrade)
@@ -65,7 +77,7 @@ def test_commands_fit_what_pip_recorded(monkeypatch, name):
         assert Requirement(given).extras == {"export"}, "pip can read it"
 
 
-@pytest.mark.parametrize("text", ["", "no JSON", "[]"])
+@pytest.mark.parametrize("text", ["", "no JSON", "[]", '{"url": 5}'])
 def test_a_record_that_says_nothing_is_that_of_the_index(monkeypatch, text):
     monkeypatch.setattr(metadata, "distribution", lambda _: Distribution(text))
     assert installation.reinstall() == "pip install --force-reinstall --no-deps onnx-textgen"

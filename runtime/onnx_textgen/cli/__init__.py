@@ -1,9 +1,9 @@
 """The command `onnx-textgen`.
 
 This package reads arguments, prints results and turns errors into one line and an exit code (0 done, 1 failure, 2 usage,
-130 interrupted, 141 if the reader of a pipe closed it). It computes nothing itself, and it imports the model's code only inside the
-command that needs it, so that `--help` and completion answer at once. This module imports almost nothing, because Ctrl-C before
-`main` ends in a traceback.
+130 interrupted, 141 if the reader of a pipe closed it, 143 ended by SIGTERM in a container). It computes nothing itself, and it
+imports the model's code only inside the command that needs it, so that `--help` and completion answer at once. This module imports
+almost nothing, because Ctrl-C before `main` ends in a traceback.
 """
 
 from __future__ import annotations
@@ -16,9 +16,12 @@ __all__ = ["main", "run"]
 def main() -> None:
     """Run the command line of this process and end the process."""
     try:
+        import os  # noqa: PLC0415
         import signal  # noqa: PLC0415
 
         signal.signal(signal.SIGINT, leave)  # until `interrupts` has it raise an exception
+        if os.getpid() == 1:  # a container's first process gets no signal that it does not handle
+            signal.signal(signal.SIGTERM, leave)
         from . import app  # noqa: PLC0415
 
         app.main()
@@ -26,8 +29,8 @@ def main() -> None:
         sys.exit(130)
 
 
-def leave(*_: object) -> None:
-    """Handle Ctrl-C where there is nothing to undo: end the process at once.
+def leave(number: int, _: object) -> None:
+    """Handle a signal where there is nothing to undo: end the process at once.
 
     An exception would be taken for a broken library by code that is being imported, numpy's for one, and become a traceback.
     """
@@ -37,7 +40,7 @@ def leave(*_: object) -> None:
         sys.modules[f"{__name__}.terminal.screen"].leave_row()
         sys.stdout.flush()
     finally:
-        os._exit(130)
+        os._exit(128 + number)
 
 
 def run(arguments: list[str]) -> int:

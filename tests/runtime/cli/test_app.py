@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -597,6 +598,18 @@ print(sorted(set(sys.modules) - before - {"__future__"}))
 def test_almost_nothing_is_imported_before_ctrl_c_is_taken_care_of():
     done = subprocess.run([sys.executable, "-c", BEFORE_MAIN], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == "['onnx_textgen', 'onnx_textgen.cli']\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="namespaces of Linux")
+def test_the_first_process_of_a_container_ends_by_sigterm():
+    """Signals without a handler do not reach process 1."""
+    apart = ["unshare", "--user", "--map-root-user", "--pid", "--fork"]
+    if shutil.which("unshare") is None or subprocess.run([*apart, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("this system lets nobody make a namespace")
+    code = "import os, signal; from onnx_textgen.cli import main; os.kill(os.getpid(), signal.SIGTERM) if os.getpid() == 1 else 0; "
+    started = "import onnx_textgen.cli.app as app; app.main = lambda: (os.kill(1, signal.SIGTERM), print('still here')); main()"
+    done = subprocess.run([*apart, sys.executable, "-c", code + started], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (143, ""), done.stderr
 
 
 @pytest.mark.parametrize("options", [["--num-return-sequences", "3"], ["--best-of", "3"], ["--num-beams", "3"]], ids=" ".join)
