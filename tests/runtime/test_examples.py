@@ -1,5 +1,7 @@
 """The recipes of examples/ run, where what they are for is installed."""
 
+import asyncio
+import contextlib
 import json
 import os
 import runpy
@@ -10,8 +12,10 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,12 +55,7 @@ def test_ray_data_leaves_out_rows_that_have_their_text(tmp_path: Path) -> None:
 def test_ray_serve_answers_openais_client_with_the_text_of_the_model_streamed_too(story: onnx_textgen.Model) -> None:
     import openai  # noqa: PLC0415
 
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, EXAMPLES / "ray_serve.py", "--port", str(port), "--most", "1", "--api-key", "k"]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=QUIET, start_new_session=True)
-    try:
+    with serving("ray_serve.py", "--port", "PORT", "--most", "1", "--api-key", "k") as (port, _):
         wait_for(port, "/health")
         with openai.OpenAI(base_url=f"http://127.0.0.1:{port}/v1", api_key="k") as client:
             options = {"model": "story", "prompt": "The dog", "max_tokens": 12, "temperature": 0}
@@ -64,12 +63,27 @@ def test_ray_serve_answers_openais_client_with_the_text_of_the_model_streamed_to
             assert client.completions.create(**options).choices[0].text == want
             chunks = [chunk.choices[0].text for chunk in client.completions.create(**options, stream=True) if chunk.choices]
             assert "".join(chunks) == want and len(chunks) > 5
+
+
+@contextlib.contextmanager
+def serving(example: str, *arguments: str) -> Iterator[tuple[int, int]]:
+    """An example that serves; its arguments name PORT, and perhaps OTHER, which are yielded."""
+    with socket.socket() as one, socket.socket() as other:
+        one.bind(("127.0.0.1", 0))
+        other.bind(("127.0.0.1", 0))
+        port, more = (each.getsockname()[1] for each in (one, other))
+    given = [{"PORT": str(port), "OTHER": str(more)}.get(each, each) for each in arguments]
+    command = [sys.executable, EXAMPLES / example, *given]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=QUIET, start_new_session=True)
+    try:
+        yield port, more
     finally:
         server.send_signal(signal.SIGINT)
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             server.wait(60)
-        finally:
-            os.killpg(server.pid, signal.SIGKILL) if server.poll() is None else None
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGKILL)  # its workers too
+        server.wait(30)
 
 
 def wait_for(port: int, path: str) -> None:
@@ -86,18 +100,46 @@ def wait_for(port: int, path: str) -> None:
 
 @pytest.mark.skipif(find_spec("litserve") is None, reason="needs pip install litserve")
 def test_litserve_answers_with_the_texts_of_the_model(story: onnx_textgen.Model) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, EXAMPLES / "litserve_server.py", "--port", str(port), "--workers", "1", "--max-new-tokens", "8"]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=QUIET, start_new_session=True)
-    try:
+    with serving("litserve_server.py", "--port", "PORT", "--workers", "1", "--max-new-tokens", "8") as (port, _):
         found = ask(port, {"prompt": "The dog", "seed": 7})
         assert found == {"text": story.generate("The dog", seed=7, max_new_tokens=8).text, "finish_reason": "length", "seed": 7}
         assert "a request is" in ask(port, {"prompt": 5})["error"]
-    finally:
-        os.killpg(server.pid, signal.SIGKILL)  # its workers too
-        server.wait(30)
+
+
+@pytest.mark.skipif(find_spec("kserve") is None, reason="needs pip install kserve")
+def test_kserves_clients_get_the_texts_of_the_model(story: onnx_textgen.Model) -> None:
+    import kserve  # noqa: PLC0415
+    from kserve.inference_client import InferenceGRPCClient, InferenceRESTClient, RESTConfig  # noqa: PLC0415
+
+    want = [story.generate(prompt, seed=7, max_new_tokens=8).text for prompt in ("The dog", "Lily")]
+    rows = {"instances": [{"prompt": "The dog", "seed": 7}, {"prompt": "Lily", "seed": 7}]}
+    prompts, seeds = kserve.InferInput("prompt", [2], "BYTES", ["The dog", "Lily"]), kserve.InferInput("seed", [2], "INT64", [7, 7])
+
+    async def asked(base: str, protocol: str, request: object) -> Any:
+        client = InferenceRESTClient(RESTConfig(protocol=protocol, timeout=60))
+        try:
+            return await client.infer(base, request, model_name="textgen")
+        finally:
+            await client.close()
+
+    async def asked_by_grpc(port: int, request: kserve.InferRequest) -> Any:
+        async with InferenceGRPCClient(f"127.0.0.1:{port}", timeout=60) as client:
+            return await client.infer(request)
+
+    ports = ("--http_port", "PORT", "--grpc_port", "OTHER")
+    with serving("kserve_server.py", *ports, "--max-new-tokens", "8") as (port, other):
+        wait_for(port, "/v2/models/textgen/ready")
+        base = f"http://127.0.0.1:{port}"
+        first = asyncio.run(asked(base, "v1", rows))
+        assert [row["generated_text"] for row in first["predictions"]] == want
+        request = kserve.InferRequest("textgen", [prompts, seeds])
+        for second in (asyncio.run(asked(base, "v2", request)), asyncio.run(asked_by_grpc(other, request))):
+            texts = second.get_output_by_name("generated_text").as_numpy().tolist()
+            assert [each.decode() if isinstance(each, bytes) else each for each in texts] == want
+            assert second.get_output_by_name("generated_tokens").as_numpy().tolist() == [8, 8]
+        for wrong in ({"instances": [5]}, {"instances": [{"prompt": ""}]}, {}):
+            with pytest.raises(Exception, match="400"):
+                asyncio.run(asked(base, "v1", wrong))
 
 
 def test_a_batch_job_goes_on_where_it_was_interrupted(tmp_path: Path, story: onnx_textgen.Model) -> None:
