@@ -47,13 +47,14 @@ class Hub:
     url: str = ""
 
 
-class Handler(http.server.BaseHTTPRequestHandler):
-    """One request."""
-
-    hub: Hub
+class JsonHandler(http.server.BaseHTTPRequestHandler):
+    """One request, answered by `answer` with JSON or bytes."""
 
     def log_message(self, *_: object) -> None:
         pass
+
+    def answer(self) -> None:
+        raise NotImplementedError
 
     def do_HEAD(self) -> None:
         self.answer()
@@ -66,6 +67,21 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
     def do_PUT(self) -> None:
         self.answer()
+
+    def send(self, body: object, headers: dict[str, str] | None = None, status: int = 200) -> None:
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        self.send_response(status)
+        for key, value in {"Content-Length": str(len(data)), **(headers or {})}.items():
+            self.send_header(key, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(data)
+
+
+class Handler(JsonHandler):
+    """One request to a `Hub`."""
+
+    hub: Hub
 
     def answer(self) -> None:
         path = unquote(urlsplit(self.path).path)
@@ -109,8 +125,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
         found = self.hub.repositories.get(name)
         if found is None or (found.private and not known):
             self.refuse(401 if not known else 404, "RepoNotFound")
-        elif found.gated and not known:
-            self.refuse(403, "GatedRepo")
         else:
             return found
         return None
@@ -148,6 +162,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def file(self, name: str, path: str, *, known: bool) -> None:
         if (found := self.visible(name, known=known)) is None:
             return
+        if found.gated and not known:  # everyone may see that it is there, and what it has
+            return self.refuse(401, "GatedRepo")
         if path not in found.files:
             return self.refuse(404, "EntryNotFound")
         data = found.files[path]
@@ -156,30 +172,27 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def refuse(self, status: int, code: str = "") -> None:
         self.send({"error": "no"}, {"X-Error-Code": code, "X-Error-Message": "no"} if code else {}, status)
 
-    def send(self, body: object, headers: dict[str, str] | None = None, status: int = 200) -> None:
-        data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        self.send_response(status)
-        for key, value in {"Content-Length": str(len(data)), **(headers or {})}.items():
-            self.send_header(key, value)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(data)
+
+@contextlib.contextmanager
+def served(handler: type[JsonHandler]) -> Iterator[str]:
+    """The address of a server."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
 
 
 @contextlib.contextmanager
 def hub_server() -> Iterator[Hub]:
     """A hub that is served."""
     hub = Hub()
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), type("OwnHandler", (Handler,), {"hub": hub}))
-    hub.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
+    with served(type("OwnHandler", (Handler,), {"hub": hub})) as hub.url:
         yield hub
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def use_hub(monkeypatch: pytest.MonkeyPatch, url: str, cache: Path) -> None:

@@ -3,13 +3,11 @@
 import dataclasses
 import functools
 import hashlib
-import http.server
 import json
 import os
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,6 +18,7 @@ from onnx_textgen_export import ExportError
 from onnx_textgen_export.huggingface.checkpoint import refuse_code
 from onnx_textgen_export.image_processors import processors
 from onnx_textgen_export.tracing.hub import SETTINGS, missing_weights, of_adapter, resolve_adapter, resolve_source, wanted
+from support.hub_server import JsonHandler, served
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 FILES = {
@@ -49,18 +48,12 @@ FILES = {
 NEEDED = sorted([*list(FILES)[:8]])
 
 
-class Hub(http.server.BaseHTTPRequestHandler):
+class Hub(JsonHandler):
     """`/api/models/NAME[...]` and `/NAME/resolve/REVISION/FILE`."""
 
     asked: list[str]
 
-    def log_message(self, *_: object) -> None:
-        pass
-
-    def do_HEAD(self) -> None:
-        self.do_GET()
-
-    def do_GET(self) -> None:
+    def answer(self) -> None:
         self.asked.append(self.path)
         path = self.path.partition("?")[0]
         if path.startswith("/api/models/"):
@@ -85,26 +78,12 @@ class Hub(http.server.BaseHTTPRequestHandler):
         siblings = [{"rfilename": name, "size": len(body)} for name, body in FILES.items()]
         return self.send({"id": "own/model", "sha": COMMIT, "siblings": siblings, "private": False, "gated": False})
 
-    def send(self, body: object, headers: dict[str, str] | None = None, status: int = 200) -> None:
-        data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        self.send_response(status)
-        for key, value in {"Content-Length": str(len(data)), **(headers or {})}.items():
-            self.send_header(key, value)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(data)
-
 
 @pytest.fixture
 def hub() -> Iterator[tuple[str, list[str]]]:
     asked: list[str] = []
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), type("OwnHub", (Hub,), {"asked": asked}))
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}", asked
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with served(type("OwnHub", (Hub,), {"asked": asked})) as url:
+        yield url, asked
 
 
 @pytest.fixture(scope="module")

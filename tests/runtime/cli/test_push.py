@@ -95,6 +95,22 @@ def test_a_private_repository_needs_the_token_that_is_found_by_itself(
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and TOKEN.encode() in path.read_bytes()]
 
 
+def test_a_gated_repository_needs_the_token_of_somebody_who_has_access(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(["push", str(STORY), "me/story"])
+    hub.repositories["me/story"].gated = True
+    capsys.readouterr()
+    monkeypatch.setenv("HF_TOKEN", "hf_other")
+    assert run(["pull", "me/story"]) == 1
+    _, err = capsys.readouterr()
+    assert "error: me/story requires that you accept its terms" in err.replace("\n", " ")
+    assert "hf_other" not in err
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    assert run(["pull", "me/story"]) == 0
+    assert run(["generate", "Once", "--model", "me/story", "-n", "3"]) == 0
+
+
 @pytest.mark.parametrize(
     "case",
     [
