@@ -3,7 +3,7 @@
     pip install pyinstaller nuitka
     python benchmarks/frozen.py FOLDER [--nuitka]
 
-Writes the smallest app, and what these programs make of it, into FOLDER, and uses what is there already, as Nuitka compiles for long.
+Writes the smallest app, and what these programs make of it, into FOLDER, and uses what is there already: Nuitka takes long.
 They pack the installation that runs this: take a new environment, with nothing in it that the app does not need.
 """
 
