@@ -1,10 +1,10 @@
-"""A frozen app: its size, and the time from its start to its first text, with PyInstaller and Nuitka beside Python itself.
+"""A frozen app: its size, and the time from its start to its end after one token, with PyInstaller beside Python itself.
 
-    pip install pyinstaller nuitka
-    python benchmarks/frozen.py FOLDER [--nuitka]
+    pip install pyinstaller
+    python benchmarks/frozen.py FOLDER
 
-Writes the smallest app, and what these programs make of it, into FOLDER, and uses what is there already: Nuitka takes long.
-They pack the installation that runs this: take a new environment, with nothing in it that the app does not need.
+Writes the smallest app, and what PyInstaller makes of it, into FOLDER, and uses what is there already. It packs the installation that
+runs this: take a new environment, with nothing in it that the app does not need.
 """
 
 from __future__ import annotations
@@ -14,63 +14,50 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 APP = """
 import onnx_textgen
 print(onnx_textgen.load(threads=1).generate("Once upon a time", max_new_tokens=1, seed=7).text)
 """
-LEFT_OUT = ("onnxruntime.transformers", "onnxruntime.quantization", "onnxruntime.tools", "onnxruntime.backend", "numpy.testing")
-"""What the library never imports, and Nuitka would compile."""
 
 
 def main() -> None:
     """Freeze what is missing, and start each app in turn."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--nuitka", action="store_true")
     parser.add_argument("--rounds", type=int, default=9)
     given = parser.parse_args()
     given.folder.mkdir(parents=True, exist_ok=True)
     app = given.folder.absolute() / "app.py"
     app.write_text(APP, encoding="utf-8")
-    pyinstaller = ("PyInstaller", "--log-level", "ERROR", "--distpath", "dist", str(app))
-    programs = {
-        "Python": (sys.executable, str(app)),
-        "PyInstaller, a folder": made(app, ("dist", "app"), (*pyinstaller, "--onedir")),
-        "PyInstaller, one file": made(app, ("dist", "one"), (*pyinstaller, "--onefile", "--name", "one")),
-    }
-    if given.nuitka:
-        data = ("--include-package=onnx_textgen", "--include-package-data=onnx_textgen")
-        left_out = [f"--nofollow-import-to={name}" for name in LEFT_OUT]
-        options = ("--standalone", "--lto=no", "--assume-yes-for-downloads", *data, *left_out)
-        programs["Nuitka, a folder"] = made(app, ("app.dist",), ("nuitka", *options, str(app)))
+    folder = frozen(app, app.parent / "dist" / "app" / "app", "--onedir")
+    one = frozen(app, app.parent / "dist" / "one", "--onefile", "--name", "one")
+    programs = {"Python": (sys.executable, str(app)), "a folder": (str(folder),), "one file": (str(one),)}
     times: dict[str, list[float]] = {name: [] for name in programs}
     for _ in range(1 + given.rounds):  # the first is for the disk's cache
         for name, command in programs.items():
             begin = time.perf_counter()
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
             times[name].append(time.perf_counter() - begin)
-    print("| app | size | until it has written a token and ended |\n|---|---:|---:|")
-    for name, command in programs.items():
-        size = "" if name == "Python" else f"{megabytes(given.folder, Path(command[0])):,.0f} MB"
-        print(f"| {name} | {size} | {statistics.median(times[name][1:]):.2f} s |")
+    sizes = {"Python": "", "a folder": megabytes(folder.parent.rglob("*")), "one file": megabytes([one])}
+    print("| app | size | from start to end |\n|---|---:|---:|")
+    for name in programs:
+        print(f"| {name} | {sizes[name]} | {statistics.median(times[name][1:]):.2f} s |")
 
 
-def made(app: Path, place: tuple[str, ...], module: tuple[str, ...]) -> tuple[str, ...]:
-    """The command of a frozen app, which is made if it is not there."""
-    target = app.parent.joinpath(*place)
-    program = next((each for each in (target / "app", target / "app.bin", target) if each.is_file()), None)
-    if program is None:
-        subprocess.run([sys.executable, "-m", *module], check=True, cwd=app.parent)
-        return made(app, place, module)
-    return (str(program),)
+def frozen(app: Path, program: Path, *options: str) -> Path:
+    """The program that PyInstaller makes of an app, which is made if it is not there."""
+    if not program.exists():
+        module = [sys.executable, "-m", "PyInstaller", "--log-level", "ERROR", "--distpath", "dist"]
+        subprocess.run([*module, *options, str(app)], check=True, cwd=app.parent)
+    return program
 
 
-def megabytes(folder: Path, program: Path) -> float:
-    """The size of an app: of its file, or of its folder."""
-    whole = [program] if program.parent == folder.absolute() / "dist" else program.parent.rglob("*")
-    return sum(path.stat().st_size for path in whole if path.is_file()) / 1e6
+def megabytes(paths: Iterable[Path]) -> str:
+    """The size of files together; links are no copies."""
+    return f"{sum(path.stat().st_size for path in paths if path.is_file() and not path.is_symlink()) / 1e6:,.0f} MB"
 
 
 if __name__ == "__main__":
