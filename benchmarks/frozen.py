@@ -3,8 +3,8 @@
     pip install pyinstaller
     python benchmarks/frozen.py FOLDER
 
-Writes the smallest app, and what PyInstaller makes of it, into FOLDER, and uses what is there already. It packs the installation that
-runs this: take a new environment, with nothing in it that the app does not need.
+Writes the smallest app, and what PyInstaller makes of it, into FOLDER, and uses what is there already. PyInstaller packs the
+installation that runs this: take a new environment, with nothing in it that the app does not need.
 """
 
 from __future__ import annotations
