@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -44,21 +45,25 @@ class TextModel(kserve.Model):
         response_headers: dict[str, str] | None = None,
     ) -> dict[str, Any] | kserve.InferResponse:
         """Answer a request of protocol V1 (a dictionary) or V2."""
-        is_v1 = isinstance(payload, dict)
-        columns = self.columns_of(payload.get("instances")) if is_v1 else {each.name: values_of(each) for each in payload.inputs}
         try:
+            is_v2 = isinstance(payload, kserve.InferRequest)
+            columns = {each.name: values_of(each) for each in payload.inputs} if is_v2 else self.columns_of(payload)
             made = await asyncio.to_thread(self.generator, columns)
-        except OnnxTextgenError as error:
+        except (OnnxTextgenError, ValueError) as error:
             raise InvalidInput(str(error)) from error
         texts = {name: values for name, values in made.items() if name not in columns}
-        if is_v1:
+        if not is_v2:
             return {"predictions": [dict(zip(texts, row, strict=True)) for row in zip(*texts.values(), strict=True)]}
-        return kserve.InferResponse(payload.id, self.name, [output_of(name, values) for name, values in texts.items()])
+        outputs = [output_of(name, values) for name, values in texts.items()]
+        asked = {"use_binary_outputs": payload.use_binary_outputs, "requested_outputs": payload.request_outputs}
+        return kserve.InferResponse(payload.id, self.name, outputs, **asked)
 
-    def columns_of(self, instances: object) -> dict[str, list[Any]]:
-        """The prompts and seeds of V1's rows."""
+    def columns_of(self, payload: object) -> dict[str, list[Any]]:
+        """The prompts and seeds of V1's rows; KServe reads no JSON whose `Content-Type` has parameters."""
+        body = json.loads(payload) if isinstance(payload, bytes) else payload
+        instances = body.get("instances") if isinstance(body, dict) else None
         if not isinstance(instances, list) or not all(is_row(each) for each in instances):
-            raise InvalidInput(WANTED)
+            raise ValueError(WANTED)
         prompts = [each["prompt"] for each in instances]
         return {"prompt": prompts, "seed": [each.get("seed", self.generator.seed_of(each["prompt"])) for each in instances]}
 

@@ -6,7 +6,7 @@ pip records it (PEP 610): a checkout, a wheel's file, a repository; nothing if t
 from __future__ import annotations
 
 import json
-from pathlib import Path
+import os
 from typing import Any
 
 NAME = "onnx-textgen"
@@ -56,7 +56,8 @@ def origin() -> dict[str, Any]:
         return {}
     if not isinstance(found, dict) or not isinstance(url := found.get("url"), str):
         return {}
-    return {} if url.startswith("file:") and not Path(path_of(url)).exists() else found
+    is_gone = url.startswith("file:") and not os.path.exists(path_of(url))  # noqa: PTH110 - `Path.exists` raises if it may not look
+    return {} if is_gone else found
 
 
 def is_editable(record: dict[str, Any]) -> bool:

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -138,8 +139,24 @@ def test_kserves_clients_get_the_texts_of_the_model(story: onnx_textgen.Model) -
             assert [each.decode() if isinstance(each, bytes) else each for each in texts] == want
             assert second.get_output_by_name("generated_tokens").as_numpy().tolist() == [8, 8]
         for wrong in ({"instances": [5]}, {"instances": [{"prompt": ""}]}, {}):
-            with pytest.raises(Exception, match="400"):
+            with pytest.raises(Exception, match="400 Bad Request"):
                 asyncio.run(asked(base, "v1", wrong))
+        body = {"inputs": [{"name": "seed", "shape": [2], "datatype": "INT64", "data": [7]}]}
+        assert posted(f"{base}/v2/models/textgen/infer", json.dumps(body), "application/json")[0] == 400
+        assert posted(f"{base}/v1/models/textgen:predict", "[1]", "application/json")[0] == 400
+        status, answer = posted(f"{base}/v1/models/textgen:predict", json.dumps(rows), "application/json; charset=utf-8")
+        assert (status, [row["generated_text"] for row in json.loads(answer)["predictions"]]) == (200, want)
+
+
+def posted(url: str, body: str, kind: str) -> tuple[int, str]:
+    """The status and the body of an answer."""
+    request = urllib.request.Request(url, body.encode(), {"Content-Type": kind})
+    try:
+        with urllib.request.urlopen(request, timeout=60) as response:
+            return response.status, response.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
 
 
 def test_a_batch_job_goes_on_where_it_was_interrupted(tmp_path: Path, story: onnx_textgen.Model) -> None:

@@ -44,15 +44,19 @@ class FastShutdownServer(uvicorn.Server):
         if self.loop is None or self.should_exit or not self.drain_seconds or sig != signal.SIGTERM:
             cancel_all()
             if self.loop is not None and self.should_exit:  # the shutdown that began waits longer
-                self.loop.call_soon_threadsafe(self.loop.call_later, SHUTDOWN_SECONDS, self.force)
+                self.loop.call_soon_threadsafe(self.loop.call_later, SHUTDOWN_SECONDS, self.close_connections)
         else:
             self.config.timeout_graceful_shutdown = math.ceil(self.drain_seconds) + SHUTDOWN_SECONDS
             self.loop.call_soon_threadsafe(self.loop.call_later, self.drain_seconds, cancel_all)
-        super().handle_exit(sig, frame)
+        if sig == signal.SIGTERM:  # uvicorn would raise it again at the end, and what runs at exit would not run
+            self.should_exit = True
+        else:
+            super().handle_exit(sig, frame)
 
-    def force(self) -> None:
-        """Wait for no connection any more."""
-        self.force_exit = True
+    def close_connections(self) -> None:
+        """Wait for no answer any more."""
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
 
 
 def make_config(app: FastAPI) -> uvicorn.Config:
