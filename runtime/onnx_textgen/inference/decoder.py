@@ -395,6 +395,8 @@ class Decoder:
         assert snapshot.origin == self.origin(row), "its keys are those that the row's prompt would have"
         self.check_context(row, length - len(self.token_ids[row]))
         self.rewind(0, row=row)
+        if not length:  # which is always usable, and takes nothing
+            return
         with model_errors("restored a cache"):
             self.cache.put(row, snapshot.cut(length, self.cache.tensors), length)
             self.cache.states.put(row, snapshot.states, length)
