@@ -13,7 +13,6 @@ from onnx_textgen.api.fetching import fetch_model
 from onnx_textgen.errors import OptionError
 from onnx_textgen.help_texts import help_of
 from onnx_textgen.hosts import in_url, is_public, listen, names_of
-from onnx_textgen.options.checks import number
 
 PACKAGE_HELP = (
     "Model folders, folders of model folders, or names of embedded models. Clients use the folder's name; NAME=DIR gives another."
@@ -68,7 +67,9 @@ def serve(
     max_body: Annotated[int, typer.Option(metavar="BYTES", help="Longest body of a request.", min=1024)] = 4 * 2**20,
     drain: Annotated[
         float,
-        typer.Option(metavar="S", help="Seconds for running texts to end after SIGTERM, before they are cancelled."),
+        typer.Option(
+            metavar="S", help="Seconds for running texts to end after SIGTERM, before they are cancelled.", min=0, max=86400
+        ),
     ] = 0,
     allow_origin: Annotated[
         list[str] | None, typer.Option(metavar="URL", help="Origin of a web page that may call the server.")
@@ -92,7 +93,6 @@ def serve(
     from .transport.process import run_server  # noqa: PLC0415
 
     check_access(host, api_key, allow_public=allow_public)
-    number("--drain", drain, "from 0 to 86400", lambda seconds: 0 <= seconds <= 86_400)
     settings = Settings(
         api_key=api_key,
         max_texts=max_texts,

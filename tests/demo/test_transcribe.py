@@ -144,46 +144,47 @@ def test_two_channels_of_another_rate_are_joined(chromium, served, heard, tmp_pa
     assert np.abs(made - want)[200:-200].max() < 100
 
 
-def test_the_microphone_is_recorded(served, heard):
+@pytest.fixture
+def driver():
+    """A browser with a microphone, which beeps."""
     if None in browser_tools.programs():
         pytest.skip("needs chromium and chromedriver: apt-get install chromium chromium-driver")
-    address = served(heard)
-    with browser_tools.chromium(flags=FAKE_MICROPHONE) as driver:  # which beeps
-        open_transcribe(driver, address)
-        record = element(driver, "#sound .record")
-        record.click()
-        wait_until(driver, lambda: told(driver) == "recording ...", "the recording")
-        time.sleep(1.5)
-        assert record.get_attribute("aria-pressed") == "true"
-        record.click()
-        wait_until(driver, lambda: "seconds" in told(driver), "the recording")
-        assert told(driver).startswith("Recording, ") and record.text == "Record"
-        transcribe(driver)
-        assert lines_of(driver) or "Nobody speaks" in element(driver, "#said").text
+    with browser_tools.chromium(flags=FAKE_MICROPHONE) as found:
+        yield found
 
 
-def test_a_recording_is_one_and_has_an_end(served, heard, file):
+def test_the_microphone_is_recorded(driver, served, heard):
+    open_transcribe(driver, served(heard))
+    record = element(driver, "#sound .record")
+    record.click()
+    wait_until(driver, lambda: told(driver) == "recording ...", "the recording")
+    time.sleep(1.5)
+    assert record.get_attribute("aria-pressed") == "true"
+    record.click()
+    wait_until(driver, lambda: "seconds" in told(driver), "the recording")
+    assert told(driver).startswith("Recording, ") and record.text == "Record"
+    transcribe(driver)
+    assert lines_of(driver) or "Nobody speaks" in element(driver, "#said").text
+
+
+def test_a_recording_is_one_and_has_an_end(driver, served, heard, file):
     """Two presses while the browser asks, a file meanwhile, and nobody who ends it."""
-    if None in browser_tools.programs():
-        pytest.skip("needs chromium and chromedriver: apt-get install chromium chromium-driver")
-    address = served(heard)
-    with browser_tools.chromium(flags=FAKE_MICROPHONE) as driver:
-        open_transcribe(driver, address)
-        driver.execute_script(
-            "const devices = navigator.mediaDevices, given = devices.getUserMedia.bind(devices), timeout = window.setTimeout;"
-            "window.streams = [];"
-            "window.setTimeout = (call, time) => { if (time < 1e6) return timeout(call, time); window.endInTime = call; };"
-            "devices.getUserMedia = (how) => new Promise((resolve) => timeout(async () => {"
-            "  streams.push(await given(how)); resolve(streams.at(-1)); }, 300));"
-            "for (let press = 0; press < 3; press++) document.querySelector('#sound .record').click();"
-        )
-        wait_until(driver, lambda: told(driver) == "recording ...", "the recording")
-        choose(driver, file, "end that first")
-        driver.execute_script("endInTime()")
-        wait_until(driver, lambda: told(driver).startswith("Recording, "), "the end by time")
-        tracks = "return streams.flatMap((stream) => stream.getTracks().map((track) => track.readyState))"
-        assert driver.execute_script(tracks) == ["ended"]
-        choose(driver, file, "talk.wav, ")
+    open_transcribe(driver, served(heard))
+    driver.execute_script(
+        "const devices = navigator.mediaDevices, given = devices.getUserMedia.bind(devices), timeout = window.setTimeout;"
+        "window.streams = [];"
+        "window.setTimeout = (call, time) => { if (time < 1e6) return timeout(call, time); window.endInTime = call; };"
+        "devices.getUserMedia = (how) => new Promise((resolve) => timeout(async () => {"
+        "  streams.push(await given(how)); resolve(streams.at(-1)); }, 300));"
+        "for (let press = 0; press < 3; press++) document.querySelector('#sound .record').click();"
+    )
+    wait_until(driver, lambda: told(driver) == "recording ...", "the recording")
+    choose(driver, file, "end that first")
+    driver.execute_script("endInTime()")
+    wait_until(driver, lambda: told(driver).startswith("Recording, "), "the end by time")
+    tracks = "return streams.flatMap((stream) => stream.getTracks().map((track) => track.readyState))"
+    assert driver.execute_script(tracks) == ["ended"]
+    choose(driver, file, "talk.wav, ")
 
 
 def test_what_is_written_is_copied_where_there_is_no_clipboard(chromium, served, heard, file):

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import json
 import os
 import runpy
@@ -102,9 +103,11 @@ def wait_for(port: int, path: str) -> None:
 @pytest.mark.skipif(find_spec("litserve") is None, reason="needs pip install litserve")
 def test_litserve_answers_with_the_texts_of_the_model(story: onnx_textgen.Model) -> None:
     with serving("litserve_server.py", "--port", "PORT", "--workers", "1", "--max-new-tokens", "8") as (port, _):
-        found = ask(port, {"prompt": "The dog", "seed": 7})
+        wait_for(port, "/health")
+        ask = functools.partial(posted, f"http://127.0.0.1:{port}/predict", kind="application/json")
+        found = json.loads(ask(json.dumps({"prompt": "The dog", "seed": 7}))[1])
         assert found == {"text": story.generate("The dog", seed=7, max_new_tokens=8).text, "finish_reason": "length", "seed": 7}
-        assert "a request is" in ask(port, {"prompt": 5})["error"]
+        assert "a request is" in json.loads(ask(json.dumps({"prompt": 5}))[1])["error"]
 
 
 @pytest.mark.skipif(find_spec("kserve") is None, reason="needs pip install kserve")
@@ -216,17 +219,3 @@ def test_a_window_writes_and_stops() -> None:
     length, note, state = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout.split()
     assert (note, state) == ("ready", "normal")
     assert 100 < int(length) < 400
-
-
-def ask(port: int, body: dict) -> dict:
-    """The answer to a request, once the server is up."""
-    request = urllib.request.Request(
-        f"http://127.0.0.1:{port}/predict", json.dumps(body).encode(), {"Content-Type": "application/json"}
-    )
-    for _ in range(240):
-        try:
-            with urllib.request.urlopen(request, timeout=60) as response:
-                return json.load(response)
-        except OSError:
-            time.sleep(0.25)
-    raise TimeoutError("the server did not start")

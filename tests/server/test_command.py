@@ -144,6 +144,10 @@ def test_a_half_sent_body_does_not_hold_a_server_that_may_drain(signals: list[in
         (["--api-key", "schlüssel"], "characters outside ASCII"),
         (["story", "story"], "two models are called story; give them names with NAME=DIR"),
         (["nowhere"], "nowhere"),
+        (["--drain", "nan"], "--drain takes at most 86400"),
+        (["--drain", "inf"], "--drain takes at most 86400"),
+        (["--max-time", "nan"], "--max-time takes at least 1"),
+        (["--idle-minutes", "nan"], "--idle-minutes takes at least 0"),
     ],
 )
 def test_what_is_wrong_is_one_line(capsys, monkeypatch, arguments: list[str], said: str) -> None:
